@@ -1,0 +1,167 @@
+//! Compiling and pre-initialising a component.
+//!
+//! A component that exports `wizer-initialize` is instantiated once, that export is called, and its
+//! memory afterwards becomes the initial memory of every later instance, mapped copy-on-write. What
+//! is in it is the same for all requests, so during the call there is no environment, no variable and
+//! no network, random numbers and clocks stand still, and of the host there is only the read-only
+//! folder `/models`. The compiled result is kept in the cache.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::Context;
+use sha2::{Digest, Sha256};
+use wasmtime::Engine;
+use wasmtime::component::{Component, Linker};
+use wasmtime_wizer::Wizer;
+
+use super::state::InstanceState;
+use crate::cache::{self, Cache};
+
+/// The export that is called before the snapshot.
+const INITIALIZE: &str = "wizer-initialize";
+
+/// Goes into the key of the cache: a change of what this module does makes old results useless.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " wizer 48 snapshot 1");
+
+/// What a component is prepared with.
+pub struct Preparation<'a> {
+    /// The folder that it sees as `/models`.
+    pub models: Option<&'a Path>,
+    /// Whether it is pre-initialised, if it can be.
+    pub snapshot: bool,
+}
+
+/// Compiles the component in `source`, with a snapshot if it has one to give, or takes the result
+/// from the cache.
+pub async fn load(
+    engine: &Engine,
+    linker: &Linker<InstanceState>,
+    cache: &Cache,
+    source: &Path,
+    preparation: &Preparation<'_>,
+) -> anyhow::Result<Component> {
+    let began = Instant::now();
+    let wasm = std::fs::read(source)
+        .with_context(|| format!("can't read the component {} (is it built?)", source.display()))?;
+    let key = key(engine, &wasm, preparation)?;
+    let folder = cache.dir("components")?;
+    let path = folder.join(format!("{key}.cwasm"));
+    if cache.is_intact(&path) {
+        match deserialize(engine, &path) {
+            Ok(component) => {
+                cache.touch(&path);
+                tracing::info!(source = %source.display(), took = ?began.elapsed(), "component loaded");
+                return Ok(component);
+            }
+            Err(error) => tracing::warn!(%error, "the cached component is useless"),
+        }
+    }
+    tracing::info!(source = %source.display(), "preparing the component (first start with these models)");
+    let initialized = initialize(engine, linker, &wasm, preparation).await;
+    let wasm = initialized
+        .with_context(|| format!("{} failed in {INITIALIZE}", source.display()))?
+        .unwrap_or(wasm);
+    let initialized = began.elapsed();
+    let compiled = engine
+        .precompile_component(&wasm)
+        .map_err(anyhow::Error::from)
+        .with_context(|| format!("can't compile the component {}", source.display()))?;
+    cache.write_with_digest(&path, &compiled)?;
+    cache.prune(&folder)?;
+    tracing::info!(
+        ?initialized,
+        took = ?began.elapsed(),
+        mib = compiled.len() >> 20,
+        "component prepared"
+    );
+    deserialize(engine, &path)
+}
+
+fn deserialize(engine: &Engine, path: &Path) -> anyhow::Result<Component> {
+    // SAFETY: the file is native code that `load` wrote; it is in a folder that only this user can
+    // write, and its digest was checked or it was written just now.
+    unsafe { Component::deserialize_file(engine, path) }.map_err(anyhow::Error::from)
+}
+
+/// Everything that the result depends on.
+fn key(engine: &Engine, wasm: &[u8], preparation: &Preparation<'_>) -> anyhow::Result<String> {
+    let mut sha = Sha256::new();
+    let mut part = |bytes: &[u8]| {
+        sha.update((bytes.len() as u64).to_le_bytes());
+        sha.update(bytes);
+    };
+    part(VERSION.as_bytes());
+    part(&compatibility(engine));
+    part(cache::digest(wasm).as_bytes());
+    part(&[preparation.snapshot.into()]);
+    if let Some(models) = preparation.models {
+        let mut files = Vec::new();
+        walk(models, &mut files).with_context(|| format!("can't read {}", models.display()))?;
+        files.sort();
+        for file in files {
+            let name = file.strip_prefix(models).unwrap_or(&file);
+            part(name.to_string_lossy().as_bytes());
+            part(cache::digest_of_file(&file)?.as_bytes());
+        }
+    }
+    Ok(cache::digest(sha.finalize().as_slice()))
+}
+
+/// The engine's version, settings and CPU features, as bytes.
+fn compatibility(engine: &Engine) -> Vec<u8> {
+    struct Bytes(Vec<u8>);
+    impl std::hash::Hasher for Bytes {
+        fn finish(&self) -> u64 {
+            0
+        }
+        fn write(&mut self, bytes: &[u8]) {
+            self.0.extend_from_slice(bytes);
+        }
+    }
+    let mut bytes = Bytes(Vec::new());
+    std::hash::Hash::hash(&engine.precompile_compatibility_hash(), &mut bytes);
+    bytes.0
+}
+
+fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            walk(&path, files)?;
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Runs the export and returns the component with its memory as it is then; `None` if there is no
+/// such export.
+async fn initialize(
+    engine: &Engine,
+    linker: &Linker<InstanceState>,
+    wasm: &[u8],
+    preparation: &Preparation<'_>,
+) -> anyhow::Result<Option<Vec<u8>>> {
+    if !preparation.snapshot {
+        return Ok(None);
+    }
+    let plain = Component::new(engine, wasm)?;
+    if plain.get_export_index(None, INITIALIZE).is_none() {
+        return Ok(None);
+    }
+    let mut store = InstanceState::frozen(preparation.models)?.into_store(engine);
+    // The whole memory passes through a host call when the snapshot is read.
+    store.set_hostcall_fuel(usize::MAX);
+    let (wasm, _) = Wizer::new()
+        .init_func(INITIALIZE)
+        // Without the export the result is no valid component.
+        .keep_init_func(true)
+        .run_component(&mut store, wasm, async |store, component| {
+            linker.instantiate_async(store, component).await
+        })
+        .await?;
+    Ok(Some(wasm))
+}

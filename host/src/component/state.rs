@@ -1,0 +1,184 @@
+//! The state of one instance and the imports that it is given.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand::rngs::StdRng;
+use wasmtime::component::{Linker, ResourceTable};
+use wasmtime::{Engine, Store, StoreLimits, StoreLimitsBuilder};
+use wasmtime_wasi::{
+    FsPerms, HostMonotonicClock, HostWallClock, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView,
+};
+use wasmtime_wasi_http::{
+    Error as HttpError, RequestOptions, Result as HttpResult, WasiBody, WasiHttpCtx,
+    WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
+};
+
+use super::guest_log::GuestLog;
+use super::variables::{self, VariablesState, VariablesView};
+use crate::nn::Registry;
+use crate::nn::wit::{self, NnCtx, NnState, NnView};
+
+/// The most bytes of memory of one instance.
+const MOST_MEMORY: usize = 2 << 30;
+
+/// What a component's instances have in common.
+#[derive(Clone)]
+pub struct Grants {
+    /// The component's id.
+    pub component: Arc<str>,
+    /// Its environment.
+    pub environment: Arc<BTreeMap<String, String>>,
+    /// Its variables.
+    pub variables: Arc<BTreeMap<String, String>>,
+    /// The folder that it sees as `/models`, if it may use any.
+    pub models: Option<Arc<Path>>,
+}
+
+/// The state of one instance.
+pub struct InstanceState {
+    table: ResourceTable,
+    wasi: WasiCtx,
+    http: WasiHttpCtx,
+    hooks: NoOutbound,
+    variables: Arc<BTreeMap<String, String>>,
+    nn: NnCtx,
+    limits: StoreLimits,
+}
+
+impl InstanceState {
+    /// The state of a new instance that is to answer the request of that id.
+    pub fn new(grants: &Grants, nn: NnCtx, request: &Arc<str>) -> wasmtime::Result<Self> {
+        let log = GuestLog { component: grants.component.clone(), request: request.clone() };
+        let mut wasi = WasiCtxBuilder::new();
+        wasi.stdout(log.clone()).stderr(log);
+        for (name, value) in grants.environment.iter() {
+            wasi.env(name, value);
+        }
+        if let Some(models) = &grants.models {
+            wasi.preopened_dir(models, "/models", FsPerms::ReadOnly)?;
+        }
+        Ok(Self::from_parts(wasi.build(), grants.variables.clone(), nn))
+    }
+
+    /// The state in which a component initialises before its snapshot: no environment, no variable, no
+    /// model that computes, and random numbers and clocks that stand still.
+    pub fn frozen(models: Option<&Path>) -> wasmtime::Result<Self> {
+        let mut wasi = WasiCtxBuilder::new();
+        wasi.allow_blocking_current_thread(true)
+            .secure_random(StdRng::seed_from_u64(0))
+            .insecure_random(StdRng::seed_from_u64(0))
+            .insecure_random_seed(0)
+            .wall_clock(Still)
+            .monotonic_clock(Still);
+        if let Some(models) = models {
+            wasi.preopened_dir(models, "/models", FsPerms::ReadOnly)?;
+        }
+        let nn = NnCtx {
+            registry: Registry::default(),
+            allowed: Arc::default(),
+            observer: Arc::new(()),
+        };
+        Ok(Self::from_parts(wasi.build(), Arc::default(), nn))
+    }
+
+    fn from_parts(wasi: WasiCtx, variables: Arc<BTreeMap<String, String>>, nn: NnCtx) -> Self {
+        Self {
+            table: ResourceTable::new(),
+            wasi,
+            http: WasiHttpCtx::new(),
+            hooks: NoOutbound,
+            variables,
+            nn,
+            limits: StoreLimitsBuilder::new().memory_size(MOST_MEMORY).build(),
+        }
+    }
+
+    /// A store with this state.
+    pub fn into_store(self, engine: &Engine) -> Store<Self> {
+        let mut store = Store::new(engine, self);
+        store.limiter(|state| &mut state.limits);
+        // Guests that compute give way to other work on their thread, and can be dropped then.
+        store.set_epoch_deadline(1);
+        store.epoch_deadline_async_yield_and_update(1);
+        store
+    }
+}
+
+/// The imports of components.
+pub fn linker(engine: &Engine) -> wasmtime::Result<Linker<InstanceState>> {
+    let mut linker = Linker::new(engine);
+    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    wasmtime_wasi::p3::add_to_linker(&mut linker)?;
+    wasmtime_wasi_http::p2::add_only_http_to_linker_async(&mut linker)?;
+    wasmtime_wasi_http::p3::add_to_linker(&mut linker)?;
+    variables::add_to_linker(&mut linker)?;
+    wit::add_to_linker(&mut linker)?;
+    Ok(linker)
+}
+
+impl WasiView for InstanceState {
+    fn ctx(&mut self) -> WasiCtxView<'_> {
+        WasiCtxView { ctx: &mut self.wasi, table: &mut self.table }
+    }
+}
+
+impl WasiHttpView for InstanceState {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        WasiHttpCtxView { ctx: &mut self.http, table: &mut self.table, hooks: &mut self.hooks }
+    }
+}
+
+impl VariablesState for InstanceState {
+    fn variables(&mut self) -> VariablesView<'_> {
+        VariablesView(&self.variables)
+    }
+}
+
+impl NnState for InstanceState {
+    fn nn(&mut self) -> NnView<'_> {
+        NnView { table: &mut self.table, ctx: &mut self.nn }
+    }
+}
+
+/// Components open no connections.
+struct NoOutbound;
+
+type Processed = Box<dyn Future<Output = HttpResult<()>> + Send>;
+
+impl WasiHttpHooks for NoOutbound {
+    fn send_request(
+        &mut self,
+        _: http::Request<WasiBody>,
+        _: Option<RequestOptions>,
+        _: Processed,
+    ) -> Box<dyn Future<Output = HttpResult<(http::Response<WasiBody>, Processed)>> + Send> {
+        Box::new(std::future::ready(Err(HttpError::HttpRequestDenied)))
+    }
+}
+
+/// A clock that stands still.
+struct Still;
+
+impl HostWallClock for Still {
+    fn resolution(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+impl HostMonotonicClock for Still {
+    fn resolution(&self) -> u64 {
+        1
+    }
+
+    fn now(&self) -> u64 {
+        0
+    }
+}

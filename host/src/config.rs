@@ -1,0 +1,128 @@
+//! The runtime configuration: a TOML file whose table `[nn]` says how models are run. Every value has
+//! a default.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Deserialize;
+
+/// The whole file.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuntimeConfig {
+    /// How models are run.
+    #[serde(default)]
+    pub nn: NnConfig,
+}
+
+/// The table `[nn]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NnConfig {
+    /// The folder with the models; relative to this file, and by default `models` beside `spin.toml`.
+    pub models: Option<PathBuf>,
+    /// Threads that compute. Default: one for each core.
+    pub threads: u32,
+    /// The longest sequence in tokens. Default: as the model was trained, or less where the sequences
+    /// together would take more memory than a quarter of the machine's or 1 GiB.
+    pub context: Option<u32>,
+    /// Sequences at a time, over all requests.
+    pub sequences: u32,
+    /// The most rows of one request that are computed together; more run in waves.
+    pub max_rows: u32,
+    /// The most tokens of one step.
+    pub batch: u32,
+    /// Requests at a time; one more is answered with 429.
+    pub requests_in_flight: u32,
+    /// How many seconds a request waits for room before it is answered with 429.
+    pub longest_wait: f64,
+}
+
+impl Default for NnConfig {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        Self {
+            models: None,
+            threads,
+            context: None,
+            sequences: 16,
+            max_rows: 16,
+            batch: 512,
+            requests_in_flight: 256,
+            longest_wait: 10.0,
+        }
+    }
+}
+
+impl NnConfig {
+    /// [`Self::longest_wait`] as a duration.
+    pub fn longest_wait(&self) -> Duration {
+        Duration::from_secs_f64(self.longest_wait)
+    }
+
+    fn check(&self) -> anyhow::Result<()> {
+        let within = |name: &str, value: u32, least: u32, most: u32| {
+            anyhow::ensure!(
+                (least..=most).contains(&value),
+                "nn.{name} is {value}, but must be {least} to {most}"
+            );
+            Ok(())
+        };
+        within("threads", self.threads, 1, 512)?;
+        within("context", self.context.unwrap_or(1), 1, 1 << 24)?;
+        within("sequences", self.sequences, 1, 256)?;
+        within("max_rows", self.max_rows, 1, 256)?;
+        within("batch", self.batch, 32, 1 << 16)?;
+        within("requests_in_flight", self.requests_in_flight, 1, 1 << 20)?;
+        anyhow::ensure!(
+            (0.0..=86_400.0).contains(&self.longest_wait),
+            "nn.longest_wait is {}, but must be 0 to 86400 seconds",
+            self.longest_wait
+        );
+        Ok(())
+    }
+}
+
+impl RuntimeConfig {
+    /// Reads the file, or gives the defaults when there is none.
+    pub fn load(path: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(path) = path else { return Ok(Self::default()) };
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("can't read the runtime configuration {}", path.display()))?;
+        let mut config = Self::parse(&text)
+            .with_context(|| format!("in the runtime configuration {}", path.display()))?;
+        if let (Some(models), Some(folder)) = (&config.nn.models, path.parent()) {
+            config.nn.models = Some(folder.join(models));
+        }
+        Ok(config)
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let config: Self = toml::from_str(text)?;
+        config.nn.check()?;
+        Ok(config)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_has_a_default() {
+        assert_eq!(RuntimeConfig::parse("").unwrap(), RuntimeConfig::default());
+        let config = RuntimeConfig::parse("[nn]\nsequences = 4\n").unwrap();
+        assert_eq!(config.nn, NnConfig { sequences: 4, ..NnConfig::default() });
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let error = |text| format!("{:#}", RuntimeConfig::parse(text).unwrap_err());
+        assert!(error("[nn]\nsequence = 4").contains("unknown field `sequence`"));
+        assert!(error("[nm]\n").contains("unknown field `nm`"));
+        assert!(error("[nn]\nsequences = 0").contains("nn.sequences is 0, but must be 1 to 256"));
+        assert!(error("[nn]\nthreads = \"two\"").contains("threads"));
+        assert!(error("[nn]\nlongest_wait = nan").contains("longest_wait"));
+    }
+}

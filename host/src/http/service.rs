@@ -1,0 +1,345 @@
+//! What happens to a request before and after its instance: its id, the gate, the route, the host's
+//! own answers, and the line in the log.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use futures::channel::oneshot;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, Method, StatusCode};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use prometheus::{Encoder, TextEncoder};
+use spinfer_protocol::{ApiError, ErrorKind};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use wasmtime_wasi_http::Error as WasiHttpError;
+
+use super::body::{AnswerBody, InstanceBody, KEEP_ALIVE, full};
+use super::worker::Served;
+use crate::app::App;
+use crate::nn::wit::ComputeObserver;
+
+/// Where a client finds the id of its request, and may give its own.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest id that is taken from a client, in characters.
+const LONGEST_REQUEST_ID: usize = 128;
+
+/// What answers requests, once models and components are ready.
+pub struct Ready {
+    /// The application.
+    pub app: App,
+    /// Its components by id.
+    pub components: BTreeMap<String, Arc<Served>>,
+}
+
+/// Answers requests.
+pub struct Service {
+    /// Empty while models load.
+    pub ready: OnceLock<Ready>,
+    /// Requests at a time.
+    gate: Arc<Semaphore>,
+    most_in_flight: u32,
+    registry: prometheus::Registry,
+}
+
+type Answer = http::Response<AnswerBody>;
+
+impl Service {
+    /// A service that is not ready yet.
+    pub fn new(most_in_flight: u32, registry: prometheus::Registry) -> Self {
+        Self {
+            ready: OnceLock::new(),
+            gate: Arc::new(Semaphore::new(most_in_flight as usize)),
+            most_in_flight,
+            registry,
+        }
+    }
+
+    /// Answers one request. What goes wrong becomes an answer.
+    pub async fn handle(
+        self: Arc<Self>,
+        request: http::Request<Incoming>,
+        client: SocketAddr,
+    ) -> Result<Answer, Infallible> {
+        let timings = Arc::new(Timings::new());
+        let id = request_id(request.headers());
+        let log = Log {
+            id: id.clone(),
+            client,
+            method: request.method().clone(),
+            path: request.uri().path().to_owned(),
+            timings: timings.clone(),
+        };
+        let mut answer = match self.dispatch(request, log.clone()).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                log.line(error.status, 0, None);
+                error_answer(&error)
+            }
+        };
+        if let Ok(value) = HeaderValue::from_str(&id) {
+            answer.headers_mut().insert(REQUEST_ID, value);
+        }
+        Ok(answer)
+    }
+
+    async fn dispatch(
+        &self,
+        request: http::Request<Incoming>,
+        log: Log,
+    ) -> Result<Answer, ApiError> {
+        let path = request.uri().path();
+        if request.method() == Method::GET && path == "/metrics" {
+            log.line(200, 0, None);
+            return self.metrics();
+        }
+        let ready = self.ready.get().ok_or_else(|| ApiError {
+            retry_after: Some(1),
+            ..ApiError::new(503, ErrorKind::ServerError, "The models are being loaded.")
+        })?;
+        if path == "/.well-known/spin/health" {
+            log.line(200, 0, None);
+            return Ok(http::Response::new(full("OK")));
+        }
+        let component = ready
+            .app
+            .route(path)
+            .and_then(|route| ready.components.get(&route.component))
+            .ok_or_else(|| ApiError::unknown_path(request.method().as_str(), path))?
+            .clone();
+        let permit = self.admit(request.method())?;
+        run(component, request, log, permit).await
+    }
+
+    /// Only what may cost a computation passes the gate: probes and preflights always get through.
+    fn admit(&self, method: &Method) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        if method != Method::POST {
+            return Ok(None);
+        }
+        self.gate.clone().try_acquire_owned().map(Some).map_err(|_| {
+            let most = self.most_in_flight;
+            ApiError::rate_limited(format!("The server is full: {most} requests are in flight."), 1)
+        })
+    }
+
+    fn metrics(&self) -> Result<Answer, ApiError> {
+        let mut text = Vec::new();
+        let encoder = TextEncoder::new();
+        encoder.encode(&self.registry.gather(), &mut text).map_err(|error| {
+            ApiError::internal(format!("The metrics can't be written: {error}."))
+        })?;
+        let mut answer = http::Response::new(full(text));
+        if let Ok(value) = HeaderValue::from_str(encoder.format_type()) {
+            answer.headers_mut().insert(CONTENT_TYPE, value);
+        }
+        Ok(answer)
+    }
+}
+
+/// Lets a fresh instance answer.
+async fn run(
+    component: Arc<Served>,
+    request: http::Request<Incoming>,
+    log: Log,
+    permit: Option<OwnedSemaphorePermit>,
+) -> Result<Answer, ApiError> {
+    let mut in_flight = InFlight {
+        log: Some(log.clone()),
+        status: 0,
+        bytes: 0,
+        length: None,
+        complete: false,
+        _permit: permit,
+    };
+    let request = request.map(|body| body.map_err(WasiHttpError::Hyper).boxed_unsync());
+    let (sender, mut answer) = oneshot::channel();
+    let mut life = component.answer(request, log.id, log.timings, sender);
+    let answer = tokio::select! {
+        biased;
+        answer = &mut answer => answer.ok(),
+        // It may have answered in the same breath.
+        () = &mut life => answer.try_recv().ok().flatten(),
+    };
+    match answer {
+        Some(Ok(answer)) => {
+            in_flight.log_head(&answer);
+            let keep_alive = is_event_stream(answer.headers()).then_some(KEEP_ALIVE);
+            let wrap = |body| InstanceBody::new(body, life, in_flight, keep_alive).boxed_unsync();
+            Ok(answer.map(wrap))
+        }
+        Some(Err(error)) => {
+            tracing::error!(request = %in_flight.id(), "the component failed: {error:#}");
+            in_flight.log = None;
+            Err(ApiError::internal("The component failed."))
+        }
+        None => {
+            in_flight.log = None;
+            Err(ApiError::internal("The component ended without an answer."))
+        }
+    }
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| value.starts_with("text/event-stream"))
+}
+
+/// The client's id if it is short and printable, or a new one.
+fn request_id(headers: &HeaderMap) -> Arc<str> {
+    let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok());
+    match given {
+        Some(id)
+            if (1..=LONGEST_REQUEST_ID).contains(&id.len())
+                && id.bytes().all(|byte| byte.is_ascii_graphic()) =>
+        {
+            id.into()
+        }
+        _ => format!("req-{:032x}", rand::random::<u128>()).into(),
+    }
+}
+
+/// The answer of an error that the host itself makes.
+fn error_answer(error: &ApiError) -> Answer {
+    let mut answer = http::Response::new(full(error.to_json()));
+    *answer.status_mut() =
+        StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if let Some(seconds) = error.retry_after {
+        answer.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    answer
+}
+
+/// When things happened to a request.
+pub struct Timings {
+    received: Instant,
+    instantiated: OnceLock<Instant>,
+    first_compute: OnceLock<Instant>,
+    /// Calls of `compute` that have ended.
+    computes: AtomicU64,
+}
+
+impl Timings {
+    fn new() -> Self {
+        Self {
+            received: Instant::now(),
+            instantiated: OnceLock::new(),
+            first_compute: OnceLock::new(),
+            computes: AtomicU64::new(0),
+        }
+    }
+
+    /// The instance is there.
+    pub fn set_instantiated(&self, at: Instant) {
+        let _ = self.instantiated.set(at);
+    }
+
+    fn since_received(&self, at: &OnceLock<Instant>) -> Option<Duration> {
+        Some(at.get()?.duration_since(self.received))
+    }
+}
+
+impl ComputeObserver for Timings {
+    /// When an instance computes for the first time, it has parsed and tokenized.
+    fn begins(&self) {
+        self.first_compute.get_or_init(Instant::now);
+    }
+
+    fn ended(&self) {
+        self.computes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What the log says of a request.
+#[derive(Clone)]
+struct Log {
+    id: Arc<str>,
+    client: SocketAddr,
+    method: Method,
+    path: String,
+    timings: Arc<Timings>,
+}
+
+impl Log {
+    /// The line. `complete` is whether all of an instance's answer was taken.
+    fn line(&self, status: u16, bytes: u64, complete: Option<bool>) {
+        let Self { id, client, method, path, timings } = self;
+        let micros = |duration: Option<Duration>| duration.map(|d| d.as_micros() as u64);
+        tracing::info!(
+            target: "spinfer::request",
+            %method,
+            path,
+            status,
+            request = %id,
+            %client,
+            bytes,
+            instantiated_us = micros(timings.since_received(&timings.instantiated)),
+            first_compute_us = micros(timings.since_received(&timings.first_compute)),
+            total_us = micros(Some(timings.received.elapsed())),
+            client_left = complete.map(|complete| !complete).filter(|&left| left),
+        );
+    }
+}
+
+/// A request in flight: holds its place at the gate, and writes its line in the log when it is over.
+pub struct InFlight {
+    log: Option<Log>,
+    status: u16,
+    bytes: u64,
+    /// The body's length, where it is known.
+    length: Option<u64>,
+    complete: bool,
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl InFlight {
+    fn id(&self) -> &str {
+        self.log.as_ref().map_or("", |log| &log.id)
+    }
+
+    fn log_head<B>(&mut self, answer: &http::Response<B>) {
+        self.status = answer.status().as_u16();
+        let length = answer.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
+        self.length = length.and_then(|length| length.parse().ok());
+    }
+
+    /// Counts bytes of the body.
+    pub fn count(&mut self, bytes: usize) {
+        if let (true, 0, Some(log)) = (bytes > 0, self.bytes, &self.log) {
+            tracing::debug!(
+                request = %log.id,
+                computes = log.timings.computes.load(Ordering::Relaxed),
+                "the first chunk leaves"
+            );
+        }
+        self.bytes += bytes as u64;
+        if self.length == Some(self.bytes) {
+            self.complete = true;
+        }
+    }
+
+    /// The whole body was taken.
+    pub fn complete(&mut self) {
+        self.complete = true;
+    }
+
+    #[cfg(test)]
+    pub fn untracked() -> Self {
+        Self { log: None, status: 0, bytes: 0, length: None, complete: false, _permit: None }
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if let Some(log) = &self.log {
+            log.line(self.status, self.bytes, Some(self.complete));
+        }
+    }
+}

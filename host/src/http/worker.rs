@@ -1,0 +1,102 @@
+//! One instance for one request.
+
+use std::collections::BTreeSet;
+use std::future::{pending, poll_fn};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::channel::oneshot;
+use wasmtime::component::Linker;
+use wasmtime::{AsContextMut, Engine};
+use wasmtime_wasi_http::WasiHttpView;
+use wasmtime_wasi_http::handler::{Prepared, ProxyPre, Request, Response};
+use wasmtime_wasi_http::{p2, p3};
+
+use super::service::Timings;
+use crate::component::state::{Grants, InstanceState};
+use crate::nn::Registry;
+use crate::nn::wit::{ComputeObserver, NnCtx};
+
+/// The life of an instance.
+pub type Life = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A component, ready to be instantiated for each request.
+pub struct Served {
+    engine: Engine,
+    pre: ProxyPre<InstanceState>,
+    grants: Grants,
+    registry: Registry,
+    ai_models: Arc<BTreeSet<String>>,
+}
+
+impl Served {
+    /// Checks that the component has an HTTP handler and that all its imports are given.
+    pub fn new(
+        engine: &Engine,
+        linker: &Linker<InstanceState>,
+        component: &wasmtime::component::Component,
+        grants: Grants,
+        registry: Registry,
+        ai_models: BTreeSet<String>,
+    ) -> wasmtime::Result<Self> {
+        let pre = linker.instantiate_pre(component)?;
+        let pre = match p3::bindings::ServicePre::new(pre.clone()) {
+            Ok(pre) => ProxyPre::P3(pre),
+            Err(error) => match p2::bindings::ProxyPre::new(pre) {
+                Ok(pre) => ProxyPre::P2(pre),
+                Err(_) => return Err(error),
+            },
+        };
+        let engine = engine.clone();
+        Ok(Self { engine, pre, grants, registry, ai_models: Arc::new(ai_models) })
+    }
+
+    /// Answers a request with a fresh instance. The head and the body of the answer go to `answer`; the
+    /// returned future is the instance's life: it runs only while it is polled, and dropping it ends
+    /// the guest wherever it is.
+    pub fn answer(
+        self: Arc<Self>,
+        request: Request,
+        id: Arc<str>,
+        timings: Arc<Timings>,
+        answer: oneshot::Sender<wasmtime::Result<Response>>,
+    ) -> Life {
+        Box::pin(async move {
+            if let Err(error) = self.live(request, &id, timings, answer).await {
+                let component = &self.grants.component;
+                tracing::error!(request = %id, %component, "the instance failed: {error:#}");
+            }
+        })
+    }
+
+    async fn live(
+        &self,
+        request: Request,
+        id: &Arc<str>,
+        timings: Arc<Timings>,
+        answer: oneshot::Sender<wasmtime::Result<Response>>,
+    ) -> wasmtime::Result<()> {
+        let computes = timings.clone() as Arc<dyn ComputeObserver>;
+        let nn = NnCtx {
+            registry: self.registry.clone(),
+            allowed: self.ai_models.clone(),
+            observer: computes,
+        };
+        let mut store = InstanceState::new(&self.grants, nn, id)?.into_store(&self.engine);
+        let proxy = self.pre.instantiate_async(&mut store).await?;
+        timings.set_instantiated(Instant::now());
+        store
+            .run_concurrent(async |accessor| {
+                let prepared = accessor.with(|mut access| {
+                    let view = <InstanceState as WasiHttpView>::http;
+                    Prepared::new(access.as_context_mut(), &proxy, request, view, answer)
+                })?;
+                prepared.run(accessor, pending()).await?;
+                // The head is out; the body is written by tasks that the guest has left behind.
+                poll_fn(|cx| accessor.poll_no_interesting_tasks(cx)).await;
+                Ok(())
+            })
+            .await?
+    }
+}

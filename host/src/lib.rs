@@ -1,0 +1,11 @@
+//! The host: runs a Spin application's components, a fresh instance for each request, and gives them
+//! `wasi:nn`.
+
+pub mod app;
+pub mod cache;
+pub mod component;
+pub mod config;
+pub mod http;
+pub mod models;
+pub mod nn;
+pub mod up;

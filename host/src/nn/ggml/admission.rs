@@ -1,0 +1,134 @@
+//! Who may hold sequences: a pool, and a queue in front of it.
+//!
+//! A context is admitted with all the sequences it will ever need, so running requests never wait
+//! for each other. Waiting ones are served in their order: whoever is first waits until the pool has
+//! enough for it, and nobody overtakes, so a large request is not starved by small ones. Pure.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use spinfer_llama::SequenceId;
+
+/// A request that waits for sequences.
+#[derive(Debug)]
+pub struct Waiting<T> {
+    /// How many sequences it needs, at most as many as the pool has.
+    pub sequences: usize,
+    /// When it gives up.
+    pub deadline: Instant,
+    /// Whose it is.
+    pub who: T,
+}
+
+/// The free sequences and the queue for them.
+#[derive(Debug)]
+pub struct Admission<T> {
+    free: Vec<SequenceId>,
+    queue: VecDeque<Waiting<T>>,
+}
+
+impl<T> Admission<T> {
+    /// A pool of the sequences `0..count`, all free.
+    pub fn new(count: u32) -> Self {
+        Self { free: (0..count as SequenceId).rev().collect(), queue: VecDeque::new() }
+    }
+
+    /// Lines up. [`Self::admit`] says when it is let in.
+    pub fn enqueue(&mut self, waiting: Waiting<T>) {
+        self.queue.push_back(waiting);
+    }
+
+    /// Lets in the first in line if the pool has enough for it, and gives it its sequences.
+    pub fn admit(&mut self) -> Option<(T, Vec<SequenceId>)> {
+        let first = self.queue.front()?;
+        let rest = self.free.len().checked_sub(first.sequences)?;
+        let sequences = self.free.split_off(rest);
+        let first = self.queue.pop_front()?;
+        Some((first.who, sequences))
+    }
+
+    /// Takes sequences back.
+    pub fn release(&mut self, sequences: impl IntoIterator<Item = SequenceId>) {
+        self.free.extend(sequences);
+    }
+
+    /// Takes out those whose deadline has passed.
+    pub fn expire(&mut self, now: Instant) -> Vec<T> {
+        self.remove_if(|waiting| waiting.deadline <= now)
+    }
+
+    /// Takes out those that `gone` picks.
+    pub fn remove_if(&mut self, gone: impl Fn(&Waiting<T>) -> bool) -> Vec<T> {
+        let (out, stay): (Vec<_>, Vec<_>) = self.queue.drain(..).partition(gone);
+        self.queue.extend(stay);
+        out.into_iter().map(|waiting| waiting.who).collect()
+    }
+
+    /// The next deadline, if anybody waits.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.queue.iter().map(|waiting| waiting.deadline).min()
+    }
+
+    /// How many wait.
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// How many sequences are free.
+    pub fn free(&self) -> usize {
+        self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn waiting(who: &'static str, sequences: usize, deadline: Instant) -> Waiting<&'static str> {
+        Waiting { sequences, deadline, who }
+    }
+
+    #[test]
+    fn nobody_overtakes_the_first_in_line() {
+        let later = Instant::now() + Duration::from_secs(10);
+        let mut admission = Admission::new(4);
+        admission.enqueue(waiting("three", 3, later));
+        admission.enqueue(waiting("four", 4, later));
+        admission.enqueue(waiting("one", 1, later));
+        let (who, held) = admission.admit().unwrap();
+        assert_eq!((who, held.len()), ("three", 3));
+        assert!(admission.admit().is_none(), "four must wait, and one behind it");
+        admission.release(held);
+        let (who, held) = admission.admit().unwrap();
+        assert_eq!((who, held.len()), ("four", 4));
+        assert!(admission.admit().is_none());
+        admission.release(held);
+        assert_eq!(admission.admit().unwrap().0, "one");
+        assert_eq!((admission.waiting(), admission.free()), (0, 3));
+    }
+
+    #[test]
+    fn a_sequence_is_never_given_twice() {
+        let later = Instant::now() + Duration::from_secs(10);
+        let mut admission = Admission::new(5);
+        admission.enqueue(waiting("a", 2, later));
+        admission.enqueue(waiting("b", 3, later));
+        let mut all: Vec<_> = admission.admit().unwrap().1;
+        all.extend(admission.admit().unwrap().1);
+        all.sort();
+        assert_eq!(all, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn those_whose_time_is_up_leave_the_line() {
+        let now = Instant::now();
+        let mut admission = Admission::new(1);
+        admission.enqueue(waiting("late", 1, now));
+        admission.enqueue(waiting("early", 1, now + Duration::from_secs(1)));
+        assert_eq!(admission.next_deadline(), Some(now));
+        assert_eq!(admission.expire(now), ["late"]);
+        assert_eq!(admission.admit().unwrap().0, "early");
+    }
+}

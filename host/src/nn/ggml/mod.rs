@@ -1,0 +1,194 @@
+//! The GGML backend: llama.cpp, with continuous batching over all requests in flight.
+//!
+//! One thread per model owns the llama context ([`scheduler`]); execution contexts are handles that
+//! talk to it by messages ([`message`]). [`admission`] decides who may hold sequences, [`sequences`]
+//! how rows map to them; both are pure.
+
+mod admission;
+mod message;
+mod metrics;
+mod scheduler;
+mod sequences;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use spinfer_llama::{Context, ContextParams, LoadError, Model, ModelParams};
+use spinfer_protocol::tensor as names;
+use tokio::sync::oneshot;
+
+use super::convention::{self, Limits, RowLengths};
+use super::{Element, NamedTensor, NnError, Tensor};
+use message::{ContextId, Message};
+pub use metrics::{GgmlMetrics, ModelMetrics};
+pub use scheduler::DEFAULT_GATHER;
+use scheduler::Scheduler;
+
+/// The inputs of the convention, beyond `input_ids`, that this backend takes.
+pub const INPUTS: [&str; 5] = [
+    names::ATTENTION_MASK,
+    names::POSITION_IDS,
+    names::BEAM_IDX,
+    names::LOGITS_TO_KEEP,
+    names::RESERVE,
+];
+
+/// How a model is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The llama context.
+    pub context: ContextParams,
+    /// The longest row in tokens; llama.cpp's own limit is a multiple of 256.
+    pub row_length: u32,
+    /// The most rows of one execution context.
+    pub max_rows: u32,
+    /// How long a reservation waits for room.
+    pub longest_wait: Duration,
+    /// How long a step waits for rows whose last step has just ended; guests sample meanwhile.
+    pub gather: Duration,
+}
+
+/// A loaded model and the thread that runs it.
+pub struct GgmlGraph {
+    to_scheduler: mpsc::Sender<Message>,
+    next_context: AtomicU64,
+    limits: Limits,
+    abort: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl GgmlGraph {
+    /// Loads a model and starts its thread.
+    pub fn load(path: &Path, settings: Settings, metrics: ModelMetrics) -> Result<Self, LoadError> {
+        let model = Arc::new(Model::load(path, &ModelParams::default())?);
+        let context = Context::new(model.clone(), &settings.context)?;
+        let limits = Limits {
+            vocab_size: model.vocab_size(),
+            context: settings.row_length.min(context.context_per_sequence()),
+            max_rows: settings.max_rows.min(context.sequences()),
+            rewinds: model.can_rewind(),
+        };
+        let abort = context.abort_flag();
+        let (to_scheduler, inbox) = mpsc::channel();
+        let scheduler = Scheduler::new(context, settings, inbox, metrics);
+        let thread = std::thread::Builder::new()
+            .name("ggml".into())
+            .spawn(move || scheduler.run())
+            .map_err(|error| LoadError::Refused(format!("no thread: {error}")))?;
+        Ok(Self {
+            to_scheduler,
+            next_context: AtomicU64::new(0),
+            limits,
+            abort,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// What calls are checked against.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// An empty batch of sequences.
+    pub fn init_context(self: &Arc<Self>) -> GgmlContext {
+        GgmlContext {
+            graph: self.clone(),
+            id: self.next_context.fetch_add(1, Ordering::Relaxed),
+            lengths: RowLengths::default(),
+            known: false,
+            broken: false,
+        }
+    }
+}
+
+impl Drop for GgmlGraph {
+    fn drop(&mut self) {
+        self.abort.store(true, Ordering::Relaxed);
+        // The thread is gone only if it panicked; there is nobody to tell then.
+        let _ = self.to_scheduler.send(Message::Stop);
+        if let Some(thread) = self.thread.lock().ok().and_then(|mut thread| thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// One request's batch of sequences: the caller's side of a context in the scheduler.
+pub struct GgmlContext {
+    graph: Arc<GgmlGraph>,
+    id: ContextId,
+    lengths: RowLengths,
+    /// Whether the scheduler has heard of it.
+    known: bool,
+    /// Whether a call failed or was dropped half-way, so that the rows are not what `lengths` says.
+    broken: bool,
+}
+
+impl GgmlContext {
+    /// Computes one call of the convention.
+    pub async fn compute(
+        &mut self,
+        inputs: &[(String, &Tensor)],
+    ) -> Result<Vec<NamedTensor>, NnError> {
+        if self.broken {
+            return Err(NnError::runtime("an earlier call of this execution context failed"));
+        }
+        let call = convention::read(inputs, &self.lengths, &self.graph.limits)?;
+        if let Some(rows) = &call.reserve {
+            let tokens = rows.iter().map(|&length| u64::from(length)).sum();
+            self.reserve(rows.len() as u32, tokens).await?;
+        }
+        let Some(step) = call.step else { return Ok(Vec::new()) };
+        if self.lengths.reserved.is_none() {
+            // Nothing said how long the rows will be: as long as the context, as many as there are.
+            let rows = step.rows.len() as u32;
+            self.reserve(rows, u64::from(rows) * u64::from(self.graph.limits.context)).await?;
+        }
+        let after: Vec<u32> = step.rows.iter().map(convention::RowStep::end).collect();
+        let columns = step.columns;
+        self.broken = true;
+        let (reply, answer) = oneshot::channel();
+        self.send(Message::Compute { context: self.id, step, reply })?;
+        let logits = answer.await.map_err(|_| stopped())??;
+        self.broken = false;
+        self.lengths.rows = after;
+        self.lengths.columns += columns;
+        if logits.data.is_empty() {
+            return Ok(Vec::new());
+        }
+        let dimensions = logits.dimensions.to_vec();
+        let tensor = Tensor { dimensions, element: Element::Fp32, data: logits.data };
+        Ok(vec![(names::LOGITS.to_owned(), tensor)])
+    }
+
+    async fn reserve(&mut self, rows: u32, tokens: u64) -> Result<(), NnError> {
+        let (reply, answer) = oneshot::channel();
+        self.known = true;
+        self.send(Message::Reserve { context: self.id, sequences: rows, reply })?;
+        answer.await.map_err(|_| stopped())??;
+        self.lengths.reserved = Some((rows, tokens));
+        Ok(())
+    }
+
+    fn send(&self, message: Message) -> Result<(), NnError> {
+        self.graph.to_scheduler.send(message).map_err(|_| stopped())
+    }
+}
+
+impl Drop for GgmlContext {
+    fn drop(&mut self) {
+        if self.known {
+            // If the scheduler is gone, so is what it held.
+            let _ = self.send(Message::Close { context: self.id });
+        }
+    }
+}
+
+fn stopped() -> NnError {
+    NnError::runtime("the model has stopped")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,389 @@
+//! The thread that owns a model's llama context.
+//!
+//! It merges the rows of all requests in flight into each decode: first every row that wants one
+//! token, then prompts in chunks up to the batch size, oldest first. Between two steps it takes
+//! messages; that border is where rows come, fork and go, and where a request that was given up
+//! leaves without costing the others anything.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use spinfer_llama::{Batch, Context, DecodeError, SequenceId, Token};
+use tokio::sync::oneshot;
+
+use super::Settings;
+use super::admission::{Admission, Waiting};
+use super::message::{ContextId, Logits, Message};
+use super::metrics::ModelMetrics;
+use super::sequences::{Operation, Row, plan};
+use crate::nn::NnError;
+use crate::nn::convention::Step;
+
+/// An admitted execution context.
+struct Held {
+    rows: Vec<Row>,
+    /// Its sequences that hold no row.
+    spare: Vec<SequenceId>,
+    /// Whether llama.cpp's context failed, so that the rows' tokens are gone.
+    lost: bool,
+}
+
+/// A reservation in the queue.
+struct Reservation {
+    context: ContextId,
+    reply: oneshot::Sender<Result<(), NnError>>,
+}
+
+/// A call that is being computed.
+struct Running {
+    context: ContextId,
+    /// The new tokens of each row, and how many of them are done.
+    rows: Vec<(Vec<Token>, usize)>,
+    logits: Logits,
+    reply: oneshot::Sender<Result<Logits, NnError>>,
+}
+
+impl Running {
+    fn is_done(&self) -> bool {
+        self.rows.iter().all(|(tokens, done)| *done == tokens.len())
+    }
+
+    /// K.
+    fn keep(&self) -> usize {
+        self.logits.dimensions[1] as usize
+    }
+}
+
+/// Where the logits of a batch entry belong.
+struct Output {
+    entry: usize,
+    running: usize,
+    /// The row of `[B × K, V]`.
+    row: usize,
+}
+
+/// The scheduler of one model.
+pub struct Scheduler {
+    llama: Context,
+    settings: Settings,
+    inbox: Receiver<Message>,
+    metrics: ModelMetrics,
+    admission: Admission<Reservation>,
+    contexts: HashMap<ContextId, Held>,
+    /// In the order of arrival.
+    running: Vec<Running>,
+    /// Contexts whose last step has just ended, so that their next is likely to come soon.
+    expected: HashSet<ContextId>,
+    expected_until: Instant,
+    batch: Batch,
+    outputs: Vec<Output>,
+    stopping: bool,
+}
+
+impl Scheduler {
+    /// A scheduler over a fresh llama context.
+    pub fn new(
+        llama: Context,
+        settings: Settings,
+        inbox: Receiver<Message>,
+        metrics: ModelMetrics,
+    ) -> Self {
+        Self {
+            admission: Admission::new(llama.sequences()),
+            llama,
+            settings,
+            inbox,
+            metrics,
+            contexts: HashMap::new(),
+            running: Vec::new(),
+            expected: HashSet::new(),
+            expected_until: Instant::now(),
+            batch: Batch::new(),
+            outputs: Vec::new(),
+            stopping: false,
+        }
+    }
+
+    /// Serves until told to stop, or until nobody can send any more.
+    pub fn run(mut self) {
+        while !self.stopping {
+            self.receive();
+            self.drop_given_up();
+            self.admit();
+            if !self.running.is_empty() {
+                self.step();
+            }
+        }
+    }
+
+    /// Takes all messages that are there. Waits when there is nothing to compute; and shortly when
+    /// rows of the last step are likely to come back, since a step costs little more with them.
+    fn receive(&mut self) {
+        while let Ok(message) = self.inbox.try_recv() {
+            self.take(message);
+        }
+        while !self.stopping {
+            let until = if !self.running.is_empty() {
+                if self.expected.is_empty() {
+                    return;
+                }
+                Some(self.expected_until)
+            } else if self.admission.waiting() > 0 {
+                self.admission.next_deadline()
+            } else {
+                None
+            };
+            let received = match until {
+                Some(until) => {
+                    self.inbox.recv_timeout(until.saturating_duration_since(Instant::now()))
+                }
+                None => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match received {
+                Ok(message) => self.take(message),
+                Err(RecvTimeoutError::Timeout) => {
+                    // Whoever did not come back in time is not waited for again.
+                    self.expected.clear();
+                    return;
+                }
+                Err(RecvTimeoutError::Disconnected) => self.stopping = true,
+            }
+            if self.running.is_empty() {
+                // A message may have made an admission possible, or ended the need for one.
+                return;
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) {
+        match message {
+            Message::Reserve { context, sequences, reply } => self.admission.enqueue(Waiting {
+                sequences: sequences as usize,
+                deadline: Instant::now() + self.settings.longest_wait,
+                who: Reservation { context, reply },
+            }),
+            Message::Compute { context, step, reply } => {
+                self.expected.remove(&context);
+                match self.begin(context, &step) {
+                    Ok(()) => self.running.push(self.running_of(context, step, reply)),
+                    // The caller is gone if the reply can't be sent.
+                    Err(error) => drop(reply.send(Err(error))),
+                }
+            }
+            Message::Close { context } => self.close(context),
+            Message::Stop => self.stopping = true,
+        }
+    }
+
+    fn running_of(
+        &self,
+        context: ContextId,
+        step: Step,
+        reply: oneshot::Sender<Result<Logits, NnError>>,
+    ) -> Running {
+        let vocab_size = self.llama.model().vocab_size();
+        let dimensions = [step.rows.len() as u32, step.keep, vocab_size];
+        let bytes = dimensions.iter().map(|&size| size as usize).product::<usize>() * 4;
+        Running {
+            context,
+            rows: step.rows.into_iter().map(|row| (row.tokens, 0)).collect(),
+            logits: Logits { dimensions, data: vec![0; bytes] },
+            reply,
+        }
+    }
+
+    /// Forks, drops and cuts the rows of a context as a call wants them.
+    fn begin(&mut self, context: ContextId, step: &Step) -> Result<(), NnError> {
+        let held = self
+            .contexts
+            .get_mut(&context)
+            .ok_or_else(|| NnError::runtime("the execution context was not admitted"))?;
+        if held.lost {
+            return Err(NnError::runtime("the model failed and has forgotten this context"));
+        }
+        let plan = plan(&held.rows, &held.spare, &step.rows)
+            .ok_or_else(|| NnError::runtime("more rows than were reserved"))?;
+        held.rows = plan.rows;
+        held.spare = plan.spare;
+        for operation in plan.operations {
+            match operation {
+                Operation::Remove(sequence) => self.llama.remove(sequence),
+                Operation::Copy { from, to } => self.llama.copy(from, to),
+                Operation::Truncate { sequence, from } => {
+                    if !self.llama.truncate(sequence, from) {
+                        return Err(NnError::unsupported("this model's memory can't be cut there"));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of all that a context waits for, computes or holds.
+    fn close(&mut self, context: ContextId) {
+        self.expected.remove(&context);
+        self.admission.remove_if(|waiting| waiting.who.context == context);
+        let before = self.running.len();
+        self.running.retain(|running| running.context != context);
+        self.metrics.cancelled.inc_by((before - self.running.len()) as u64);
+        if let Some(held) = self.contexts.remove(&context) {
+            let sequences = held.rows.iter().map(|row| row.sequence).chain(held.spare);
+            let sequences: Vec<_> = sequences.collect();
+            for &sequence in &sequences {
+                self.llama.remove(sequence);
+            }
+            self.admission.release(sequences);
+        }
+        self.show_admission();
+    }
+
+    /// Stops computing for callers that no longer listen; what they hold goes when they are closed.
+    fn drop_given_up(&mut self) {
+        let before = self.running.len();
+        self.running.retain(|running| !running.reply.is_closed());
+        self.metrics.cancelled.inc_by((before - self.running.len()) as u64);
+        self.admission.remove_if(|waiting| waiting.who.reply.is_closed());
+    }
+
+    fn admit(&mut self) {
+        while let Some((reservation, sequences)) = self.admission.admit() {
+            let Reservation { context, reply } = reservation;
+            match reply.send(Ok(())) {
+                Ok(()) => {
+                    self.contexts
+                        .insert(context, Held { rows: Vec::new(), spare: sequences, lost: false });
+                }
+                Err(_) => self.admission.release(sequences),
+            }
+        }
+        for reservation in self.admission.expire(Instant::now()) {
+            let error = NnError::timeout(format!(
+                "no room for the request within {} s: others hold all sequences",
+                self.settings.longest_wait.as_secs_f32()
+            ));
+            // The caller is gone if the reply can't be sent.
+            let _ = reservation.reply.send(Err(error));
+        }
+        self.show_admission();
+    }
+
+    fn show_admission(&self) {
+        let held = self.llama.sequences() as usize - self.admission.free();
+        self.metrics.sequences_held.set(held as i64);
+        self.metrics.waiting.set(self.admission.waiting() as i64);
+    }
+
+    /// One decode over all that is running.
+    fn step(&mut self) {
+        self.fill_batch();
+        if self.batch.is_empty() {
+            return self.finish();
+        }
+        let began = Instant::now();
+        match self.llama.decode(&self.batch) {
+            Ok(()) => {
+                self.metrics.steps.inc();
+                self.copy_logits();
+                self.finish();
+                self.expected_until = Instant::now() + self.settings.gather.min(began.elapsed());
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    /// Puts tokens into the batch and counts them as done.
+    fn fill_batch(&mut self) {
+        self.batch.clear();
+        self.outputs.clear();
+        for index in 0..self.running.len() {
+            self.fill_from(index, true);
+        }
+        let decodes = self.batch.len();
+        for index in 0..self.running.len() {
+            self.fill_from(index, false);
+        }
+        self.metrics.decode_tokens.inc_by(decodes as u64);
+        self.metrics.prefill_tokens.inc_by((self.batch.len() - decodes) as u64);
+    }
+
+    /// Adds the tokens of one call: of the rows that want a single one, or of the others.
+    fn fill_from(&mut self, index: usize, single: bool) {
+        let running = &mut self.running[index];
+        let Some(held) = self.contexts.get_mut(&running.context) else { return };
+        let keep = running.keep();
+        for (row, (tokens, done)) in running.rows.iter_mut().enumerate() {
+            if (tokens.len() == 1) != single {
+                continue;
+            }
+            while *done < tokens.len() && self.batch.len() < self.llama.batch() as usize {
+                let left = tokens.len() - *done;
+                let wanted = left <= keep;
+                if wanted && self.outputs.len() == self.llama.most_outputs() as usize {
+                    return;
+                }
+                if wanted {
+                    let entry = self.batch.len();
+                    self.outputs.push(Output {
+                        entry,
+                        running: index,
+                        row: (row + 1) * keep - left,
+                    });
+                }
+                let at = &mut held.rows[row];
+                self.batch.push(tokens[*done], at.length, at.sequence, wanted);
+                at.length += 1;
+                *done += 1;
+            }
+        }
+    }
+
+    fn copy_logits(&mut self) {
+        for output in &self.outputs {
+            let Some(logits) = self.llama.logits(output.entry) else { continue };
+            let bytes: &[u8] = bytemuck::cast_slice(logits);
+            let start = output.row * bytes.len();
+            self.running[output.running].logits.data[start..start + bytes.len()]
+                .copy_from_slice(bytes);
+        }
+    }
+
+    /// Answers the calls that are done.
+    fn finish(&mut self) {
+        let (done, running) = self.running.drain(..).partition(Running::is_done);
+        self.running = running;
+        let done: Vec<Running> = done;
+        for running in done {
+            // The caller is gone if the reply can't be sent; its context will be closed.
+            if running.reply.send(Ok(running.logits)).is_ok() {
+                self.expected.insert(running.context);
+            }
+        }
+    }
+
+    /// Ends all calls of a failed step. After a fatal failure llama.cpp's context is unusable, so all
+    /// contexts end and a new one is made.
+    fn fail(&mut self, error: &DecodeError) {
+        tracing::error!(%error, tokens = self.batch.len(), "a step failed");
+        for running in self.running.drain(..) {
+            let _ = running.reply.send(Err(NnError::runtime(format!("the step failed: {error}"))));
+        }
+        self.expected.clear();
+        if !matches!(error, DecodeError::Fatal(_)) {
+            return;
+        }
+        match Context::new(self.llama.model().clone(), &self.settings.context) {
+            Ok(context) => {
+                self.llama = context;
+                self.contexts.values_mut().for_each(|held| held.lost = true);
+            }
+            Err(error) => {
+                tracing::error!(%error, "no new context can be made; the model stops");
+                self.stopping = true;
+            }
+        }
+    }
+}
+
+/// The longest useful [`Settings::gather`]: a guest that takes longer is not about to come back.
+pub const DEFAULT_GATHER: Duration = Duration::from_millis(5);

@@ -1,0 +1,258 @@
+//! The backend with the real default model, through the convention.
+
+use std::time::Instant;
+
+use spinfer_llama::Batch;
+use spinfer_tests::models::weights;
+
+use super::*;
+use crate::nn::NnErrorCode;
+
+const PROMPT: &str =
+    "The history of the railway begins with wagonways in the mines of Europe, where";
+
+struct Rig {
+    graph: Arc<GgmlGraph>,
+    metrics: ModelMetrics,
+}
+
+fn settings() -> Settings {
+    Settings {
+        row_length: 512,
+        context: ContextParams {
+            cells: 512 * 4,
+            sequences: 4,
+            batch: 64,
+            micro_batch: 64,
+            outputs: 64,
+            unified: false,
+            threads: 2,
+        },
+        max_rows: 4,
+        longest_wait: Duration::from_secs(60),
+        gather: DEFAULT_GATHER,
+    }
+}
+
+fn rig(settings: Settings) -> Rig {
+    let metrics = GgmlMetrics::register(&prometheus::Registry::new()).unwrap().of("test");
+    let path = weights("smollm2-135m-instruct");
+    let graph = GgmlGraph::load(&path, settings, metrics.clone()).unwrap();
+    Rig { graph: Arc::new(graph), metrics }
+}
+
+fn tokenize(text: &str) -> Vec<i64> {
+    let params = ModelParams { vocab_only: true, ..ModelParams::default() };
+    let model = Model::load(&weights("smollm2-135m-instruct"), &params).unwrap();
+    model.tokenize(text, false, true).unwrap().into_iter().map(i64::from).collect()
+}
+
+fn i64s(dimensions: &[usize], values: &[i64]) -> Tensor {
+    Tensor {
+        dimensions: dimensions.iter().map(|&size| size as u32).collect(),
+        element: Element::I64,
+        data: bytemuck::cast_slice(values).to_vec(),
+    }
+}
+
+fn i32s(values: &[i32]) -> Tensor {
+    Tensor {
+        dimensions: vec![values.len() as u32],
+        element: Element::I32,
+        data: bytemuck::cast_slice(values).to_vec(),
+    }
+}
+
+/// One call; the logits of the last position of each row.
+async fn compute(
+    context: &mut GgmlContext,
+    inputs: &[(&str, Tensor)],
+) -> Result<Vec<Vec<f32>>, NnError> {
+    let keep = i64s(&[1], &[1]);
+    let mut named: Vec<_> = inputs.iter().map(|(name, t)| (name.to_string(), t)).collect();
+    if inputs.iter().any(|(name, _)| *name == "input_ids") {
+        named.push(("logits_to_keep".to_owned(), &keep));
+    }
+    let outputs = context.compute(&named).await?;
+    let Some((name, logits)) = outputs.into_iter().next() else { return Ok(Vec::new()) };
+    assert_eq!(name, "logits");
+    assert_eq!(logits.dimensions[1], 1);
+    let values: Vec<f32> = bytemuck::pod_collect_to_vec(&logits.data);
+    Ok(values.chunks(logits.dimensions[2] as usize).map(<[f32]>::to_vec).collect())
+}
+
+async fn row(context: &mut GgmlContext, ids: &[i64]) -> Vec<f32> {
+    compute(context, &[("input_ids", i64s(&[1, ids.len()], ids))]).await.unwrap().remove(0)
+}
+
+fn argmax(logits: &[f32]) -> usize {
+    (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap()
+}
+
+/// Equal as far as another shape of the batch lets them be.
+fn assert_near(a: &[f32], b: &[f32]) {
+    let difference = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(difference < 0.5, "logits differ by {difference}");
+    assert_eq!(argmax(a), argmax(b));
+}
+
+#[tokio::test]
+async fn logits_are_llama_cpp_s_own_to_the_last_bit() {
+    let rig = rig(settings());
+    let ids = tokenize(&PROMPT.repeat(8));
+    assert!(ids.len() > 64, "more than one chunk");
+    let served = row(&mut rig.graph.init_context(), &ids).await;
+
+    let model = Model::load(&weights("smollm2-135m-instruct"), &ModelParams::default()).unwrap();
+    let mut context = Context::new(Arc::new(model), &settings().context).unwrap();
+    let mut position = 0;
+    let mut own = Vec::new();
+    for chunk in ids.chunks(64) {
+        let mut batch = Batch::new();
+        for &id in chunk {
+            batch.push(id as i32, position, 0, position as usize == ids.len() - 1);
+            position += 1;
+        }
+        context.decode(&batch).unwrap();
+        own = context.logits(chunk.len() - 1).map(<[f32]>::to_vec).unwrap_or_default();
+    }
+    assert_eq!(served, own);
+}
+
+#[tokio::test]
+async fn ragged_rows_are_what_each_is_alone() {
+    let rig = rig(settings());
+    let (long, short) = (tokenize(PROMPT), tokenize("2 + 2 ="));
+    let padding = long.len() - short.len();
+    let ids = [long.clone(), vec![0; padding], short.clone()].concat();
+    let mask = [vec![1; long.len()], vec![0; padding], vec![1; short.len()]].concat();
+    let shape = [2, long.len()];
+    let mut both = rig.graph.init_context();
+    let inputs = [("input_ids", i64s(&shape, &ids)), ("attention_mask", i64s(&shape, &mask))];
+    let together = compute(&mut both, &inputs).await.unwrap();
+    assert_near(&together[0], &row(&mut rig.graph.init_context(), &long).await);
+    assert_near(&together[1], &row(&mut rig.graph.init_context(), &short).await);
+}
+
+#[tokio::test]
+async fn forks_go_on_as_separate_sequences_do() {
+    let rig = rig(settings());
+    let prompt = tokenize(PROMPT);
+    let mut forked = rig.graph.init_context();
+    let reserve = i64s(&[3], &[100; 3]);
+    compute(&mut forked, &[("reserve", reserve)]).await.unwrap();
+    row(&mut forked, &prompt).await;
+    let next = [340, 260, 511];
+    let inputs = [("input_ids", i64s(&[3, 1], &next)), ("beam_idx", i32s(&[0, 0, 0]))];
+    let forks = compute(&mut forked, &inputs).await.unwrap();
+    // Dropping the first and going on with the others in another order.
+    let inputs = [("input_ids", i64s(&[2, 1], &[28, 30])), ("beam_idx", i32s(&[2, 1]))];
+    let later = compute(&mut forked, &inputs).await.unwrap();
+    drop(forked);
+    for (index, &id) in next.iter().enumerate() {
+        let mut alone = rig.graph.init_context();
+        row(&mut alone, &prompt).await;
+        assert_near(&forks[index], &row(&mut alone, &[id]).await);
+        if index > 0 {
+            let (then, at) = [(0, 0), (30, 1), (28, 0)][index];
+            assert_near(&later[at], &row(&mut alone, &[then]).await);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_rewound_row_is_as_if_it_had_never_gone_on() {
+    let rig = rig(settings());
+    let prompt = tokenize(PROMPT);
+    let at = prompt.len() as i64 - 3;
+    let mut rewound = rig.graph.init_context();
+    row(&mut rewound, &prompt).await;
+    let inputs =
+        [("input_ids", i64s(&[1, 2], &[28, 30])), ("position_ids", i64s(&[1, 2], &[at, at + 1]))];
+    let after = compute(&mut rewound, &inputs).await.unwrap().remove(0);
+    let mut fresh = rig.graph.init_context();
+    row(&mut fresh, &prompt[..at as usize]).await;
+    assert_near(&after, &row(&mut fresh, &[28, 30]).await);
+}
+
+#[tokio::test]
+async fn many_contexts_at_once_are_what_each_is_alone() {
+    let rig = rig(settings());
+    let prompts =
+        ["The capital of France is", "def main():", "Once upon a time", "1, 2, 3,", "A", "B C"];
+    let mut tasks = Vec::new();
+    for prompt in prompts {
+        let graph = rig.graph.clone();
+        tasks.push(tokio::spawn(async move {
+            let mut context = graph.init_context();
+            let mut logits = row(&mut context, &tokenize(prompt)).await;
+            for _ in 0..8 {
+                logits = row(&mut context, &[argmax(&logits) as i64]).await;
+            }
+            logits
+        }));
+    }
+    for (task, prompt) in tasks.into_iter().zip(prompts) {
+        let together = task.await.unwrap();
+        let mut context = rig.graph.init_context();
+        let mut logits = row(&mut context, &tokenize(prompt)).await;
+        for _ in 0..8 {
+            logits = row(&mut context, &[argmax(&logits) as i64]).await;
+        }
+        assert_near(&together, &logits);
+    }
+}
+
+#[tokio::test]
+async fn a_reservation_waits_for_room_and_no_longer_than_it_may() {
+    let rig = rig(Settings { longest_wait: Duration::from_millis(20), ..settings() });
+    let reserve = |rows: usize| [("reserve", i64s(&[rows], &vec![10; rows]))];
+    let mut first = rig.graph.init_context();
+    compute(&mut first, &reserve(3)).await.unwrap();
+    let mut second = rig.graph.init_context();
+    let error = compute(&mut second, &reserve(2)).await.unwrap_err();
+    assert_eq!(error.code, NnErrorCode::Timeout);
+    drop(first);
+    let mut third = rig.graph.init_context();
+    compute(&mut third, &reserve(4)).await.unwrap();
+    assert_eq!(rig.metrics.sequences_held.get(), 4);
+    let error = compute(&mut rig.graph.init_context(), &reserve(5)).await.unwrap_err();
+    assert_eq!(error.code, NnErrorCode::TooLarge);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_up_in_prefill_leaves_at_the_next_border() {
+    let rig =
+        rig(Settings { context: ContextParams { batch: 32, ..settings().context }, ..settings() });
+    let ids: Vec<i64> = (0..500).map(|index| 1000 + index % 100).collect();
+    let graph = rig.graph.clone();
+    let long = tokio::spawn(async move { row(&mut graph.init_context(), &ids).await });
+    let patience = Instant::now();
+    while rig.metrics.steps.get() == 0 {
+        assert!(patience.elapsed() < Duration::from_secs(60), "no step in a minute");
+        tokio::task::yield_now().await;
+    }
+    long.abort();
+    assert!(long.await.unwrap_err().is_cancelled());
+    // The scheduler takes messages in order: when this one is answered, the other is closed.
+    let mut other = rig.graph.init_context();
+    compute(&mut other, &[("reserve", i64s(&[1], &[10]))]).await.unwrap();
+    assert_eq!(rig.metrics.sequences_held.get(), 1);
+    assert_eq!(rig.metrics.cancelled.get(), 1);
+    let computed = rig.metrics.prefill_tokens.get();
+    assert!(computed < 500, "{computed} tokens were computed for nobody");
+    row(&mut other, &[28]).await;
+    assert_eq!(rig.metrics.prefill_tokens.get(), computed, "nothing more of the one given up");
+}
+
+#[tokio::test]
+async fn a_context_that_failed_says_so() {
+    let rig = rig(settings());
+    let mut context = rig.graph.init_context();
+    let too_long = vec![28; 513];
+    let inputs = [("input_ids", i64s(&[1, 513], &too_long))];
+    let error = compute(&mut context, &inputs).await.unwrap_err();
+    assert_eq!(error.code, NnErrorCode::TooLarge);
+    row(&mut context, &[28]).await;
+    drop(rig);
+}

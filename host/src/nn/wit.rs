@@ -1,0 +1,247 @@
+//! `wasi:nn` for a component: translation between the interface and plain Rust, and no logic.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
+
+use super::{Element, ExecutionContext, Graph, NnError, NnErrorCode, Registry, Tensor};
+
+mod bindings {
+    wasmtime::component::bindgen!({
+        path: "../wit/wasi-nn.wit",
+        world: "ml",
+        imports: {
+            "wasi:nn/inference.[method]graph-execution-context.compute": async | trappable,
+            default: trappable,
+        },
+        with: {
+            "wasi:nn/tensor@0.2.0-rc-2024-10-28.tensor": crate::nn::Tensor,
+            "wasi:nn/errors@0.2.0-rc-2024-10-28.error": crate::nn::NnError,
+            "wasi:nn/graph@0.2.0-rc-2024-10-28.graph": crate::nn::Graph,
+            "wasi:nn/inference@0.2.0-rc-2024-10-28.graph-execution-context": crate::nn::ExecutionContext,
+        },
+    });
+}
+
+use bindings::wasi::nn::{errors, graph, inference, tensor};
+
+/// What one instance has of `wasi:nn`.
+pub struct NnCtx {
+    /// The models.
+    pub registry: Registry,
+    /// Those that this component may use.
+    pub allowed: Arc<BTreeSet<String>>,
+    /// Is told of the instance's calls of `compute`.
+    pub observer: Arc<dyn ComputeObserver>,
+}
+
+/// Who is told when an instance computes.
+pub trait ComputeObserver: Send + Sync {
+    /// A call begins.
+    fn begins(&self) {}
+
+    /// A call has ended.
+    fn ended(&self) {}
+}
+
+/// Nobody.
+impl ComputeObserver for () {}
+
+/// A view of an instance's state.
+pub struct NnView<'a> {
+    /// The instance's resources.
+    pub table: &'a mut ResourceTable,
+    /// Its part of `wasi:nn`.
+    pub ctx: &'a mut NnCtx,
+}
+
+/// State that has `wasi:nn` in it.
+pub trait NnState: Send + 'static {
+    /// The view of it.
+    fn nn(&mut self) -> NnView<'_>;
+}
+
+struct HasNn;
+
+impl HasData for HasNn {
+    type Data<'a> = NnView<'a>;
+}
+
+/// Gives components `wasi:nn`.
+pub fn add_to_linker<T: NnState>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    tensor::add_to_linker::<T, HasNn>(linker, T::nn)?;
+    graph::add_to_linker::<T, HasNn>(linker, T::nn)?;
+    inference::add_to_linker::<T, HasNn>(linker, T::nn)?;
+    errors::add_to_linker::<T, HasNn>(linker, T::nn)
+}
+
+impl NnView<'_> {
+    fn result<T>(
+        &mut self,
+        result: Result<T, NnError>,
+    ) -> wasmtime::Result<Result<T, Resource<NnError>>> {
+        Ok(match result {
+            Ok(value) => Ok(value),
+            Err(error) => Err(self.table.push(error)?),
+        })
+    }
+}
+
+impl tensor::Host for NnView<'_> {}
+
+impl tensor::HostTensor for NnView<'_> {
+    fn new(
+        &mut self,
+        dimensions: Vec<u32>,
+        ty: tensor::TensorType,
+        data: Vec<u8>,
+    ) -> wasmtime::Result<Resource<Tensor>> {
+        Ok(self.table.push(Tensor { dimensions, element: ty.into(), data })?)
+    }
+
+    fn dimensions(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<Vec<u32>> {
+        Ok(self.table.get(&tensor)?.dimensions.clone())
+    }
+
+    fn ty(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<tensor::TensorType> {
+        Ok(self.table.get(&tensor)?.element.into())
+    }
+
+    fn data(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<Vec<u8>> {
+        Ok(self.table.get(&tensor)?.data.clone())
+    }
+
+    fn drop(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<()> {
+        self.table.delete(tensor)?;
+        Ok(())
+    }
+}
+
+impl graph::Host for NnView<'_> {
+    fn load(
+        &mut self,
+        _: Vec<Vec<u8>>,
+        _: graph::GraphEncoding,
+        _: graph::ExecutionTarget,
+    ) -> wasmtime::Result<Result<Resource<Graph>, Resource<NnError>>> {
+        let error = NnError::unsupported("models are loaded by name here, not from bytes");
+        self.result(Err(error))
+    }
+
+    fn load_by_name(
+        &mut self,
+        name: String,
+    ) -> wasmtime::Result<Result<Resource<Graph>, Resource<NnError>>> {
+        match self.ctx.registry.load(&name, &self.ctx.allowed) {
+            Ok(graph) => Ok(Ok(self.table.push(graph)?)),
+            Err(error) => self.result(Err(error)),
+        }
+    }
+}
+
+impl graph::HostGraph for NnView<'_> {
+    fn init_execution_context(
+        &mut self,
+        graph: Resource<Graph>,
+    ) -> wasmtime::Result<Result<Resource<ExecutionContext>, Resource<NnError>>> {
+        let context = self.table.get(&graph)?.init_context();
+        Ok(Ok(self.table.push(context)?))
+    }
+
+    fn drop(&mut self, graph: Resource<Graph>) -> wasmtime::Result<()> {
+        self.table.delete(graph)?;
+        Ok(())
+    }
+}
+
+impl inference::Host for NnView<'_> {}
+
+impl inference::HostGraphExecutionContext for NnView<'_> {
+    async fn compute(
+        &mut self,
+        context: Resource<ExecutionContext>,
+        inputs: Vec<(String, Resource<Tensor>)>,
+    ) -> wasmtime::Result<Result<Vec<(String, Resource<Tensor>)>, Resource<NnError>>> {
+        self.ctx.observer.begins();
+        let inputs = inputs
+            .into_iter()
+            .map(|(name, tensor)| Ok((name, self.table.delete(tensor)?)))
+            .collect::<wasmtime::Result<Vec<_>>>()?;
+        let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (name.clone(), tensor)).collect();
+        let outputs = self.table.get_mut(&context)?.compute(&inputs).await;
+        self.ctx.observer.ended();
+        match outputs {
+            Ok(outputs) => outputs
+                .into_iter()
+                .map(|(name, tensor)| Ok((name, self.table.push(tensor)?)))
+                .collect::<wasmtime::Result<_>>()
+                .map(Ok),
+            Err(error) => self.result(Err(error)),
+        }
+    }
+
+    fn drop(&mut self, context: Resource<ExecutionContext>) -> wasmtime::Result<()> {
+        self.table.delete(context)?;
+        Ok(())
+    }
+}
+
+impl errors::Host for NnView<'_> {}
+
+impl errors::HostError for NnView<'_> {
+    fn code(&mut self, error: Resource<NnError>) -> wasmtime::Result<errors::ErrorCode> {
+        Ok(self.table.get(&error)?.code.into())
+    }
+
+    fn data(&mut self, error: Resource<NnError>) -> wasmtime::Result<String> {
+        Ok(self.table.get(&error)?.message.clone())
+    }
+
+    fn drop(&mut self, error: Resource<NnError>) -> wasmtime::Result<()> {
+        self.table.delete(error)?;
+        Ok(())
+    }
+}
+
+impl From<tensor::TensorType> for Element {
+    fn from(ty: tensor::TensorType) -> Self {
+        match ty {
+            tensor::TensorType::Fp16 => Self::Fp16,
+            tensor::TensorType::Fp32 => Self::Fp32,
+            tensor::TensorType::Fp64 => Self::Fp64,
+            tensor::TensorType::Bf16 => Self::Bf16,
+            tensor::TensorType::U8 => Self::U8,
+            tensor::TensorType::I32 => Self::I32,
+            tensor::TensorType::I64 => Self::I64,
+        }
+    }
+}
+
+impl From<Element> for tensor::TensorType {
+    fn from(element: Element) -> Self {
+        match element {
+            Element::Fp16 => Self::Fp16,
+            Element::Fp32 => Self::Fp32,
+            Element::Fp64 => Self::Fp64,
+            Element::Bf16 => Self::Bf16,
+            Element::U8 => Self::U8,
+            Element::I32 => Self::I32,
+            Element::I64 => Self::I64,
+        }
+    }
+}
+
+impl From<NnErrorCode> for errors::ErrorCode {
+    fn from(code: NnErrorCode) -> Self {
+        match code {
+            NnErrorCode::InvalidArgument => Self::InvalidArgument,
+            NnErrorCode::Timeout => Self::Timeout,
+            NnErrorCode::RuntimeError => Self::RuntimeError,
+            NnErrorCode::UnsupportedOperation => Self::UnsupportedOperation,
+            NnErrorCode::TooLarge => Self::TooLarge,
+            NnErrorCode::NotFound => Self::NotFound,
+            NnErrorCode::Security => Self::Security,
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! `spinfer up`: from `spin.toml` to a server, and to its end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Instant, UNIX_EPOCH};
+
+use anyhow::{Context, bail, ensure};
+use spinfer_gguf::tokenizer::{self, TokenizerFacts};
+use spinfer_gguf::{Header, ModelInfo};
+use spinfer_llama::ContextParams;
+use spinfer_protocol::{Backend, ModelCard};
+use tokio::net::TcpListener;
+
+use crate::app::{App, Component, VariableSources};
+use crate::cache::Cache;
+use crate::component::engine;
+use crate::component::snapshot::{self, Preparation};
+use crate::component::state::{self, Grants};
+use crate::config::{NnConfig, RuntimeConfig};
+use crate::http::server::{StopSignals, serve};
+use crate::http::service::{Ready, Service};
+use crate::http::worker::Served;
+use crate::models::catalogue::{self, ModelFolder};
+use crate::models::files::{self, VisibleModel};
+use crate::models::stamps::Stamps;
+use crate::models::trial;
+use crate::nn::ggml::{self, GgmlGraph, GgmlMetrics, Settings};
+use crate::nn::{Graph, Registry};
+
+/// What the command line says.
+pub struct Options {
+    /// `spin.toml` or its folder.
+    pub from: PathBuf,
+    /// Where to serve.
+    pub listen: SocketAddr,
+    /// The runtime configuration.
+    pub runtime_config_file: Option<PathBuf>,
+    /// Values of the application's variables.
+    pub variables: Vec<(String, String)>,
+    /// Environment of all components.
+    pub environment: Vec<(String, String)>,
+    /// Whether components are pre-initialised.
+    pub snapshot: bool,
+}
+
+/// The most bytes that the KV cache of one model takes by default.
+const DEFAULT_KV_BYTES: u64 = 1 << 30;
+
+/// The most bytes of logits that one step computes, which bounds how many positions may ask for them.
+const STEP_LOGITS_BYTES: u64 = 64 << 20;
+
+/// Serves the application until told to stop.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    let began = Instant::now();
+    let mut stop = StopSignals::new().context("can't take over signals")?;
+    let config = RuntimeConfig::load(options.runtime_config_file.as_deref())?.nn;
+    let sources = VariableSources::new(options.variables, std::env::vars());
+    let mut app = App::load(&options.from, &sources)?;
+    for component in app.components.values_mut() {
+        component.environment.extend(options.environment.iter().cloned());
+    }
+    let listener = TcpListener::bind(options.listen)
+        .await
+        .with_context(|| format!("can't listen on {}", options.listen))?;
+    let address = listener.local_addr()?;
+    let metrics = prometheus::Registry::new();
+    let service = Arc::new(Service::new(config.requests_in_flight, metrics.clone()));
+    let loading = load(app, config, options.snapshot, metrics);
+    // Connections are accepted meanwhile and told that the server is not ready yet.
+    let serving = serve(listener, service.clone(), &mut stop);
+    tokio::pin!(serving);
+    tokio::select! {
+        ready = loading => {
+            if service.ready.set(ready?).is_err() {
+                bail!("loaded twice");
+            }
+        }
+        () = &mut serving => return Ok(()),
+    }
+    tracing::info!(took = ?began.elapsed(), "ready");
+    announce(address, &service);
+    serving.await;
+    Ok(())
+}
+
+/// Says on stdout, where programs read it, that requests are answered now.
+fn announce(address: SocketAddr, service: &Service) {
+    println!("Serving http://{address}");
+    if let Some(ready) = service.ready.get() {
+        for route in &ready.app.routes {
+            let rest = if route.wildcard { "/..." } else { "" };
+            println!("  {}: http://{address}{}{rest}", route.component, route.path);
+        }
+    }
+}
+
+/// Loads models and components.
+async fn load(
+    app: App,
+    config: NnConfig,
+    snapshot: bool,
+    metrics: prometheus::Registry,
+) -> anyhow::Result<Ready> {
+    let cache = Cache::open(Cache::default_root()?)?;
+    let (app, cache, models) = tokio::task::spawn_blocking(move || {
+        let models = load_models(&app, &config, &cache, &metrics)?;
+        anyhow::Ok((app, cache, models))
+    })
+    .await??;
+    let mut stamps = Stamps::open(&cache)?;
+    let engine = engine::new()?;
+    let linker = state::linker(&engine)?;
+    let registry =
+        Registry::new(models.iter().map(|(id, model)| (id.clone(), model.graph.clone())));
+    let mut components = BTreeMap::new();
+    for (id, component) in &app.components {
+        let visible: Vec<_> = component.ai_models.iter().map(|id| &models[id].visible).collect();
+        let mount = match visible.as_slice() {
+            [] => None,
+            visible => Some(files::mount(&cache, &mut stamps, visible)?),
+        };
+        let preparation = Preparation { models: mount.as_deref(), snapshot };
+        let compiled =
+            snapshot::load(&engine, &linker, &cache, &component.source, &preparation).await?;
+        let served = Served::new(
+            &engine,
+            &linker,
+            &compiled,
+            grants(id, component, mount),
+            registry.clone(),
+            component.ai_models.clone(),
+        )
+        .map_err(anyhow::Error::from)
+        .with_context(|| format!("can't run the component {}", component.source.display()))?;
+        components.insert(id.clone(), Arc::new(served));
+    }
+    Ok(Ready { app, components })
+}
+
+fn grants(id: &str, component: &Component, mount: Option<PathBuf>) -> Grants {
+    Grants {
+        component: id.into(),
+        environment: Arc::new(component.environment.clone()),
+        variables: Arc::new(component.variables.clone()),
+        models: mount.map(Arc::from),
+    }
+}
+
+/// A model that is ready to compute.
+struct LoadedModel {
+    graph: Graph,
+    visible: VisibleModel,
+}
+
+/// Loads the models that some component may use.
+fn load_models(
+    app: &App,
+    config: &NnConfig,
+    cache: &Cache,
+    metrics: &prometheus::Registry,
+) -> anyhow::Result<BTreeMap<String, LoadedModel>> {
+    let wanted: BTreeSet<&String> =
+        app.components.values().flat_map(|component| &component.ai_models).collect();
+    if wanted.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let folder = config.models.clone().unwrap_or_else(|| app.folder.join("models"));
+    let found = catalogue::find(&folder)?;
+    for id in found.keys().filter(|id| !wanted.contains(id)) {
+        tracing::info!(model = id, "not loaded: no component's ai_models lists it");
+    }
+    let mut stamps = Stamps::open(cache)?;
+    let metrics = GgmlMetrics::register(metrics)?;
+    wanted
+        .into_iter()
+        .map(|id| {
+            let model = found.get(id).with_context(|| {
+                format!(
+                    "ai_models in spin.toml lists {id:?}, but there is no {}/{id}/model.gguf",
+                    folder.display()
+                )
+            })?;
+            let loaded = load_model(model, config, cache, &mut stamps, &metrics)?;
+            Ok((id.clone(), loaded))
+        })
+        .collect()
+}
+
+fn load_model(
+    model: &ModelFolder,
+    config: &NnConfig,
+    cache: &Cache,
+    stamps: &mut Stamps,
+    metrics: &GgmlMetrics,
+) -> anyhow::Result<LoadedModel> {
+    let began = Instant::now();
+    let weights = model.weights();
+    let in_weights = || weights.display().to_string();
+    let header = Header::read(&weights).with_context(in_weights)?;
+    let info = ModelInfo::from_header(&header).with_context(in_weights)?;
+    let facts = tokenizer::facts(&header).with_context(in_weights)?;
+    let sha256 = stamps.digest(&weights)?;
+    let tokenizer = files::tokenizer(cache, model, &header, &sha256).with_context(in_weights)?;
+    trial::ensure_tried(cache, &weights, &sha256)?;
+    let settings = settings(model, config, &info, facts.vocab_size)?;
+    let graph =
+        GgmlGraph::load(&weights, settings, metrics.of(&model.id)).with_context(in_weights)?;
+    let card = card(model, facts, &graph);
+    tracing::info!(
+        model = model.id,
+        context = card.context,
+        sequences = config.sequences,
+        took = ?began.elapsed(),
+        "model loaded"
+    );
+    let visible = VisibleModel { card, tokenizer };
+    Ok(LoadedModel { graph: Graph::Ggml(Arc::new(graph)), visible })
+}
+
+/// How the model is run: what the settings say, bounded by what the machine has.
+fn settings(
+    model: &ModelFolder,
+    config: &NnConfig,
+    info: &ModelInfo,
+    vocab_size: u32,
+) -> anyhow::Result<Settings> {
+    let memory = total_memory();
+    let kv_bytes = info.kv_bytes_per_token().max(1) * u64::from(config.sequences);
+    let asked = model.settings.context.or(config.context);
+    let context = asked.unwrap_or_else(|| {
+        let affordable = DEFAULT_KV_BYTES.min(memory / 4) / kv_bytes / 256 * 256;
+        u64::from(info.context_length).min(affordable.max(256)) as u32
+    });
+    let bytes = u64::from(context.next_multiple_of(256)) * kv_bytes;
+    ensure!(
+        bytes <= memory / 10 * 8,
+        "{}: a context of {context} tokens for {} sequences takes {} MiB of KV cache, but the machine has {} MiB",
+        model.id,
+        config.sequences,
+        bytes >> 20,
+        memory >> 20
+    );
+    let row_bytes = u64::from(vocab_size).max(1) * 4;
+    let outputs = (STEP_LOGITS_BYTES / row_bytes) as u32;
+    Ok(Settings {
+        row_length: context,
+        context: ContextParams {
+            cells: context.next_multiple_of(256) * config.sequences,
+            sequences: config.sequences,
+            batch: config.batch,
+            micro_batch: config.batch,
+            outputs: outputs.clamp(config.sequences, config.batch.max(config.sequences)),
+            unified: false,
+            threads: config.threads,
+        },
+        max_rows: config.max_rows,
+        longest_wait: config.longest_wait(),
+        gather: ggml::DEFAULT_GATHER,
+    })
+}
+
+/// The machine's memory in bytes.
+fn total_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    info.totalram as u64 * u64::from(info.mem_unit)
+}
+
+/// What components are told of the model.
+fn card(model: &ModelFolder, facts: TokenizerFacts, graph: &GgmlGraph) -> ModelCard {
+    let limits = graph.limits();
+    let fim = model.settings.fim.clone().or_else(|| facts.fim());
+    ModelCard {
+        id: model.id.clone(),
+        aliases: model.settings.aliases.clone(),
+        created: created(&model.weights()),
+        backend: Backend::Ggml,
+        inputs: ggml::INPUTS.map(str::to_owned).to_vec(),
+        rewinds: limits.rewinds,
+        context: limits.context,
+        max_rows: limits.max_rows,
+        vocab_size: limits.vocab_size,
+        bos: facts.bos,
+        eos: facts.eos,
+        pad: facts.pad,
+        end_of_generation: facts.end_of_generation,
+        add_bos: facts.add_bos,
+        add_eos: facts.add_eos,
+        fim,
+        chat_template: facts.chat_template,
+    }
+}
+
+/// When the weights were made, in Unix seconds; 0 if the file system doesn't say.
+fn created(weights: &Path) -> u64 {
+    let modified = std::fs::metadata(weights).and_then(|metadata| metadata.modified());
+    modified
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+        .map_or(0, |since| since.as_secs())
+}

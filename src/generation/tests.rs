@@ -1,0 +1,101 @@
+use super::*;
+use crate::sampling::{SamplingParams, Temperature};
+use crate::testing::{self, FakeContext, block_on, byte, certain, letters};
+
+/// Keeps all deltas.
+#[derive(Default)]
+struct Deltas(Vec<Delta>);
+
+impl Sink for Deltas {
+    async fn send(&mut self, delta: Delta) -> Result<(), ClientGone> {
+        self.0.push(delta);
+        Ok(())
+    }
+}
+
+impl Deltas {
+    fn text(&self, index: usize) -> String {
+        self.0
+            .iter()
+            .filter(|delta| delta.index == index)
+            .map(|delta| delta.text.as_str())
+            .collect()
+    }
+}
+
+fn plan(prompts: &[(&str, usize)], choices: usize, temperature: f64) -> Plan {
+    let prompts = prompts
+        .iter()
+        .map(|(text, max_tokens)| PlannedPrompt {
+            tokens: text.bytes().map(byte).collect(),
+            max_tokens: *max_tokens,
+        })
+        .collect();
+    let sampling = SamplingParams {
+        temperature: Temperature::new(temperature).unwrap(),
+        ..Default::default()
+    };
+    Plan { prompts, choices, sampling, seed: 5, stop: vec![] }
+}
+
+fn generate(plan: &Plan, rule: testing::Rule) -> (Deltas, Usage, usize) {
+    let model = testing::model();
+    let mut context = FakeContext::new(rule);
+    context.reserve(&plan.lengths()).unwrap();
+    let mut deltas = Deltas::default();
+    let usage = block_on(run(plan, &model, &mut context, &mut deltas)).unwrap();
+    (deltas, usage, context.steps())
+}
+
+#[test]
+fn no_step_is_computed_for_nothing() {
+    for (max_tokens, expected) in [(0, 0), (1, 1), (2, 2), (5, 5)] {
+        let (_, usage, steps) = generate(&plan(&[("ab", max_tokens)], 1, 0.0), letters);
+        assert_eq!((usage.completion_tokens, steps), (max_tokens, expected));
+    }
+    let (_, usage, steps) = generate(&plan(&[("ab", 9)], 1, 0.0), |_| certain(2));
+    assert_eq!((usage.completion_tokens, steps), (1, 1));
+}
+
+/// Each row is what it would be alone, while others end before it.
+#[test]
+fn rows_do_not_disturb_each_other() {
+    let prompts = [("a", 9), ("bcd", 2), ("ef", 5)];
+    for temperature in [0.0, 1.0] {
+        let (together, usage, steps) = generate(&plan(&prompts, 2, temperature), letters);
+        assert_eq!(usage, Usage { prompt_tokens: 6, completion_tokens: 32 });
+        assert_eq!(steps, 9);
+        for (i, prompt) in prompts.iter().enumerate() {
+            let (alone, ..) = generate(&plan(&[*prompt], 2, temperature), letters);
+            for j in 0..2 {
+                assert_eq!(together.text(i * 2 + j), alone.text(j), "{prompt:?} {j}");
+                assert_eq!(together.text(i * 2 + j).len(), prompt.1);
+            }
+        }
+    }
+}
+
+#[test]
+fn choices_of_one_prompt_differ_unless_greedy() {
+    let (sampled, ..) = generate(&plan(&[("a", 9)], 3, 1.0), letters);
+    assert_ne!(sampled.text(0), sampled.text(1));
+    assert_ne!(sampled.text(1), sampled.text(2));
+    let (greedy, ..) = generate(&plan(&[("a", 9)], 3, 0.0), letters);
+    assert_eq!(greedy.text(0), greedy.text(2));
+}
+
+#[test]
+fn a_choice_ends_once() {
+    let (deltas, ..) = generate(&plan(&[("a", 3), ("b", 6)], 1, 1.0), letters);
+    for index in 0..2 {
+        let reasons = deltas
+            .0
+            .iter()
+            .filter(|delta| delta.index == index)
+            .map(|delta| delta.finish)
+            .collect::<Vec<_>>();
+        let (last, before) = reasons.split_last().unwrap();
+        assert_eq!(*last, Some(FinishReason::Length));
+        assert!(before.iter().all(Option::is_none));
+    }
+}

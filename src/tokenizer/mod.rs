@@ -1,0 +1,159 @@
+//! Text to token ids, and token ids to bytes.
+//!
+//! Encoding is the `tokenizers` library's. Decoding is our own: the library's works on whole
+//! sequences and replaces what isn't UTF-8, while a stream needs the exact bytes of each token.
+
+mod pieces;
+mod text;
+
+use tokenizers::{AddedToken, ModelWrapper};
+
+pub use pieces::Pieces;
+pub use text::Utf8Stream;
+
+/// An index into a model's vocabulary.
+pub type TokenId = u32;
+
+/// Texts that reach the parts of a tokenizer that are built at their first use, or cached.
+const WARM_UP: &[&str] = &[
+    "The quick brown fox jumps over 13 lazy dogs, didn't it? It's 4.5% (or 1/2)!\n\n",
+    "fn main() {\n\tlet x = vec![0_u8; 42];\r\n    println!(\"{x:?}\");\n}\n",
+    "Ünïcödé, naïve café; Привет, мир; 你好，世界。日本語テキスト 한국어 مرحبا हिन्दी",
+    "🦀👩‍👩‍👧‍👦🏳️‍🌈 … — “quotes”\u{a0}\u{200b}\u{fffd}\0",
+    "<|im_start|>user\nhi<|im_end|>\n<s>[INST] x [/INST]</s><bos><start_of_turn>",
+    "                          \t\t\t\n\n\n\n                                        ",
+];
+
+/// Why a tokenizer can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    /// The file isn't one that the library reads.
+    #[error("tokenizer.json: {0}")]
+    File(#[source] tokenizers::Error),
+    /// Pieces are written in a way that is unknown here.
+    #[error("tokenizer.json: the decoder is neither byte-level nor like SentencePiece's")]
+    Decoder,
+    /// A text could not be encoded.
+    #[error("the prompt could not be tokenized: {0}")]
+    Encode(#[source] tokenizers::Error),
+}
+
+/// One model's tokenizer.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    pieces: Pieces,
+    /// No token stands for more bytes of text than this. `None`: no such limit is known.
+    most_bytes_per_token: Option<usize>,
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json` for a model whose logits have `vocab_size` places.
+    pub fn from_json(json: &[u8], vocab_size: usize) -> Result<Self, TokenizerError> {
+        let mut inner = tokenizers::Tokenizer::from_bytes(json).map_err(TokenizerError::File)?;
+        // Settings of training: a prompt must neither be cut nor filled up.
+        inner.with_truncation(None).map_err(TokenizerError::File)?;
+        inner.with_padding(None);
+        let pieces = Pieces::new(&inner, vocab_size).ok_or(TokenizerError::Decoder)?;
+        let most_bytes_per_token = most_bytes_per_token(&inner, &pieces);
+        Ok(Self { inner, pieces, most_bytes_per_token })
+    }
+
+    /// Runs the tokenizer over a few texts, so that what it builds lazily is there.
+    pub fn warm_up(&self) {
+        for text in WARM_UP {
+            // A text that it can't encode warms nothing; a request will tell.
+            let _ = self.encode(text);
+        }
+    }
+
+    /// The ids of a text. The text of a special token becomes that token; nothing is added.
+    pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
+        let encoding = self.inner.encode_fast(text, false).map_err(TokenizerError::Encode)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// A number of tokens that `text` has at least, found from its length alone.
+    pub fn fewest_tokens(&self, text: &str) -> usize {
+        self.most_bytes_per_token.map_or(0, |most| text.len().div_ceil(most))
+    }
+
+    /// What each token stands for.
+    pub fn pieces(&self) -> &Pieces {
+        &self.pieces
+    }
+}
+
+/// A limit holds only where tokens stand for text of their own length: not where the normalizer
+/// shortens text, where unknown text of any length becomes one token, or where an added token takes
+/// the whitespace around it.
+fn most_bytes_per_token(tokenizer: &tokenizers::Tokenizer, pieces: &Pieces) -> Option<usize> {
+    let fuses_unknown = match tokenizer.get_model() {
+        ModelWrapper::BPE(bpe) => bpe.unk_token.is_some() && bpe.fuse_unk && !bpe.byte_fallback,
+        _ => true,
+    };
+    let takes_space = |token: &AddedToken| token.lstrip || token.rstrip;
+    let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
+    let keeps_length = match tokenizer.get_normalizer() {
+        None => true,
+        Some(normalizer) => serde_json::to_value(normalizer).is_ok_and(|normalizer| {
+            pieces::all_types(&normalizer, &["Sequence", "Prepend", "Replace"])
+        }),
+    };
+    let limited = !fuses_unknown && keeps_length && !added.values().any(takes_space);
+    limited.then(|| pieces.longest().max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{byte_fallback, byte_level};
+
+    #[test]
+    fn text_survives_a_round_trip_in_both_styles() {
+        for tokenizer in [byte_level(), byte_fallback()] {
+            for text in WARM_UP {
+                let ids = tokenizer.encode(text).unwrap();
+                let bytes = ids
+                    .iter()
+                    .flat_map(|id| tokenizer.pieces().bytes(*id))
+                    .copied()
+                    .collect::<Vec<_>>();
+                assert_eq!(String::from_utf8(bytes).unwrap(), *text);
+            }
+        }
+    }
+
+    #[test]
+    fn special_tokens_are_parsed_in_text() {
+        let tokenizer = byte_level();
+        let ids = tokenizer.encode("a<|im_end|>").unwrap();
+        assert_eq!(ids.len(), 2);
+        assert_eq!(tokenizer.pieces().bytes(ids[1]), b"<|im_end|>");
+        assert_eq!(tokenizer.pieces().visible(ids[1]), b"");
+    }
+
+    #[test]
+    fn merges_are_used() {
+        assert_eq!(byte_level().encode("hello").unwrap().len(), 1);
+        assert_eq!(byte_fallback().encode(" hello").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_lower_bound_is_one() {
+        let tokenizer = byte_level();
+        for text in WARM_UP {
+            assert!(tokenizer.fewest_tokens(text) <= tokenizer.encode(text).unwrap().len());
+        }
+        assert_eq!(tokenizer.fewest_tokens(""), 0);
+        assert!(tokenizer.fewest_tokens(&"a".repeat(1_000_000)) > 50_000);
+    }
+
+    #[test]
+    fn other_decoders_are_refused() {
+        let json = r#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},
+            "decoder":{"type":"WordPiece","prefix":"_","cleanup":true}}"#;
+        assert!(matches!(Tokenizer::from_json(json.as_bytes(), 1), Err(TokenizerError::Decoder)));
+        assert!(matches!(Tokenizer::from_json(b"{}", 1), Err(TokenizerError::File(_))));
+    }
+}

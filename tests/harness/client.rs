@@ -1,0 +1,124 @@
+//! A plain HTTP client for the server.
+
+use std::io::{BufRead, BufReader};
+
+use serde_json::Value;
+use ureq::Agent;
+use ureq::Body;
+use ureq::http::Response;
+
+use crate::server::Server;
+
+/// An answer that was read whole.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// HTTP status.
+    pub status: u16,
+    /// The headers, names in lower case.
+    pub headers: ureq::http::HeaderMap,
+    /// The body as it came.
+    pub text: String,
+}
+
+impl Answer {
+    /// The body as JSON.
+    ///
+    /// # Panics
+    /// When it is none.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text)
+            .unwrap_or_else(|error| panic!("{error} in the body {:?}", self.text))
+    }
+
+    /// A header's value, or nothing.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("")
+    }
+
+    /// The text of choice 0.
+    pub fn completion(&self) -> String {
+        assert_eq!(self.status, 200, "{}", self.text);
+        self.json()["choices"][0]["text"].as_str().expect("a text").to_owned()
+    }
+}
+
+fn agent() -> Agent {
+    Agent::config_builder().http_status_as_error(false).build().into()
+}
+
+fn read(response: Response<Body>) -> Answer {
+    let (parts, mut body) = response.into_parts();
+    Answer {
+        status: parts.status.as_u16(),
+        headers: parts.headers,
+        text: body.read_to_string().expect("a body of text"),
+    }
+}
+
+impl Server {
+    /// `GET path`.
+    pub fn get(&self, path: &str) -> Answer {
+        read(agent().get(format!("{}{path}", self.url)).call().expect("an answer"))
+    }
+
+    /// `POST path` of any body.
+    pub fn post(&self, path: &str, content_type: &str, body: &[u8]) -> Answer {
+        let request =
+            agent().post(format!("{}{path}", self.url)).header("content-type", content_type);
+        read(request.send(body).expect("an answer"))
+    }
+
+    /// Any method without a body.
+    pub fn request(&self, method: &str, path: &str) -> Answer {
+        let request = ureq::http::Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url))
+            .body(())
+            .expect("a request");
+        read(agent().run(request).expect("an answer"))
+    }
+
+    /// `POST /v1/completions` of a JSON body.
+    pub fn complete(&self, body: &Value) -> Answer {
+        self.post("/v1/completions", "application/json", body.to_string().as_bytes())
+    }
+
+    /// The same with `"stream": true`: the data of the events one by one, as they come, until the
+    /// stream's end. `[DONE]` is the last.
+    pub fn stream(&self, body: &Value) -> impl Iterator<Item = String> + use<> {
+        let mut body = body.clone();
+        body["stream"] = Value::Bool(true);
+        let response = agent()
+            .post(format!("{}/v1/completions", self.url))
+            .header("content-type", "application/json")
+            .send(body.to_string().as_bytes())
+            .expect("an answer");
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "text/event-stream");
+        let lines = BufReader::new(response.into_body().into_reader()).lines();
+        lines.map_while(Result::ok).filter_map(|line| {
+            if line.is_empty() || line.starts_with(':') {
+                return None;
+            }
+            let data = line.strip_prefix("data: ");
+            Some(data.unwrap_or_else(|| panic!("not an event: {line:?}")).to_owned())
+        })
+    }
+
+    /// The chunks of a stream, parsed, which must end with `[DONE]`.
+    pub fn chunks(&self, body: &Value) -> Vec<Value> {
+        let mut events: Vec<String> = self.stream(body).collect();
+        assert_eq!(events.pop().as_deref(), Some("[DONE]"));
+        events
+            .iter()
+            .map(|event| {
+                serde_json::from_str(event).unwrap_or_else(|_| panic!("not JSON: {event}"))
+            })
+            .collect()
+    }
+}
+
+/// The text of choice 0 that a stream's chunks make up.
+pub fn joined(chunks: &[Value]) -> String {
+    chunks.iter().filter_map(|chunk| chunk["choices"][0]["text"].as_str()).collect()
+}

@@ -1,0 +1,282 @@
+//! The running server: `spinfer up` on a free port, with the real component and real models.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::models;
+
+/// How long a server may take to be ready. The first start compiles.
+const READY: Duration = Duration::from_secs(300);
+
+/// How a server is to be started.
+#[derive(Clone)]
+pub struct Setup {
+    /// The models that the component may use.
+    pub ai_models: Vec<String>,
+    /// The models' folder; by default that of the tests' models.
+    pub models: PathBuf,
+    /// Lines of `[nn]` in the runtime configuration, beside `models`.
+    pub nn: String,
+    /// `--variable` and other arguments.
+    pub arguments: Vec<String>,
+    /// The environment of the server.
+    pub environment: Vec<(String, String)>,
+    /// The cache; by default one that all servers of the tests share.
+    pub cache: PathBuf,
+    /// The component; by default the one that was built.
+    pub component: PathBuf,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            ai_models: vec!["smollm2-135m-instruct".into()],
+            models: models::folder(),
+            nn: String::new(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+            cache: target().join("test-cache"),
+            component: from_env("SPINFER_COMPONENT", "wasm32-wasip2/release/spinfer.wasm"),
+        }
+    }
+}
+
+fn target() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(target) => target.into(),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"),
+    }
+}
+
+fn from_env(name: &str, below_target: &str) -> PathBuf {
+    let path = std::env::var_os(name).map_or_else(|| target().join(below_target), PathBuf::from);
+    let path = std::path::absolute(path).expect("the working directory is there");
+    assert!(path.is_file(), "{} isn't there: `cargo xtask test` builds it", path.display());
+    path
+}
+
+/// The program `spinfer`.
+pub fn binary() -> PathBuf {
+    from_env("SPINFER_BIN", "release/spinfer")
+}
+
+/// The component that tells what an instance can do.
+pub fn probe() -> PathBuf {
+    from_env("SPINFER_PROBE", "wasm32-wasip2/release/spinfer_probe.wasm")
+}
+
+/// A server that runs until it is dropped, or until the tests' process ends however it ends.
+pub struct Server {
+    child: Child,
+    /// The server ends when this is closed.
+    lifeline: Option<ChildStdin>,
+    output: Arc<Output>,
+    /// `http://127.0.0.1:PORT`.
+    pub url: String,
+    /// `127.0.0.1:PORT`.
+    pub address: String,
+    _folder: tempfile::TempDir,
+}
+
+/// What the server has said.
+#[derive(Default)]
+struct Output {
+    text: Mutex<(String, u32)>,
+    changed: Condvar,
+}
+
+impl Output {
+    /// Collects lines until the stream ends.
+    fn collect(self: &Arc<Self>, stream: impl Read + Send + 'static) {
+        let output = self.clone();
+        output.text.lock().unwrap().1 += 1;
+        std::thread::spawn(move || {
+            for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                let mut text = output.text.lock().unwrap();
+                text.0.push_str(&line);
+                text.0.push('\n');
+                output.changed.notify_all();
+            }
+            output.text.lock().unwrap().1 -= 1;
+            output.changed.notify_all();
+        });
+    }
+
+    /// Waits until `find` finds something, or the server's output has ended.
+    fn wait<T>(&self, patience: Duration, find: impl Fn(&str) -> Option<T>) -> Result<T, String> {
+        let until = Instant::now() + patience;
+        let mut text = self.text.lock().unwrap();
+        loop {
+            if let Some(found) = find(&text.0) {
+                return Ok(found);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if text.1 == 0 || left.is_zero() {
+                return Err(text.0.clone());
+            }
+            text = self.changed.wait_timeout(text, left).unwrap().0;
+        }
+    }
+}
+
+/// Runs its arguments until they end or stdin is closed, whichever comes first.
+const LEASH: &str = r#"
+exec 3<&0
+"$@" </dev/null 3<&- & child=$!
+(cat <&3; kill $child) >/dev/null 2>&1 &
+exec 3<&-
+wait $child"#;
+
+impl Server {
+    /// Starts a server and waits until it is ready.
+    ///
+    /// # Panics
+    /// When it ends instead; the message has its output.
+    pub fn start(setup: &Setup) -> Self {
+        let mut server = Self::spawn(setup);
+        let ready = server.output.wait(READY, |text| {
+            let line = text.lines().find(|line| line.starts_with("Serving http://"))?;
+            Some(line["Serving ".len()..].to_owned())
+        });
+        server.url = ready.unwrap_or_else(|output| panic!("the server did not start:\n{output}"));
+        server.address = server.url["http://".len()..].to_owned();
+        server
+    }
+
+    /// Starts a server that is to end by itself; its exit status and output.
+    pub fn refuse(setup: &Setup) -> (ExitStatus, String) {
+        let mut server = Self::spawn(setup);
+        let status = server.child.wait().expect("the child can be waited for");
+        server.lifeline.take();
+        let output = server.output.wait(READY, |_| None::<()>).unwrap_err();
+        (status, output)
+    }
+
+    fn spawn(setup: &Setup) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::write(folder.path().join("spin.toml"), manifest(setup)).expect("spin.toml");
+        let runtime = folder.path().join("runtime.toml");
+        let models = std::path::absolute(&setup.models).expect("the working directory is there");
+        std::fs::write(&runtime, format!("[nn]\nmodels = {models:?}\n{}\n", setup.nn))
+            .expect("the runtime configuration");
+        let mut child = Command::new("sh")
+            .args(["-c", LEASH, "sh"])
+            .arg(binary())
+            .args(["up", "--from"])
+            .arg(folder.path().join("spin.toml"))
+            .arg("--runtime-config-file")
+            .arg(&runtime)
+            .args(&setup.arguments)
+            .env("SPIN_HTTP_LISTEN_ADDR", "127.0.0.1:0")
+            .env("SPINFER_CACHE_DIR", &setup.cache)
+            .env("RUST_LOG", "info,spinfer=debug,spinfer_host=debug,llama=warn")
+            .envs(setup.environment.iter().cloned())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("sh starts");
+        let output = Arc::new(Output::default());
+        output.collect(child.stdout.take().expect("piped"));
+        output.collect(child.stderr.take().expect("piped"));
+        let lifeline = child.stdin.take();
+        let (url, address) = (String::new(), String::new());
+        Self { child, lifeline, output, url, address, _folder: folder }
+    }
+
+    /// Everything that the server has written so far.
+    pub fn output(&self) -> String {
+        self.output.text.lock().unwrap().0.clone()
+    }
+
+    /// Waits for a line of the server's output that `find` accepts.
+    ///
+    /// # Panics
+    /// When none comes within a minute.
+    pub fn wait_for_line(&self, find: impl Fn(&str) -> bool) -> String {
+        self.output
+            .wait(Duration::from_secs(60), |text| {
+                text.lines().find(|line| find(line)).map(str::to_owned)
+            })
+            .unwrap_or_else(|output| panic!("the line did not come:\n{output}"))
+    }
+
+    /// The value of a metric without regard to its labels; 0 when it isn't there yet.
+    pub fn metric(&self, name: &str) -> u64 {
+        let text = ureq::get(format!("{}/metrics", self.url))
+            .call()
+            .expect("the metrics")
+            .body_mut()
+            .read_to_string()
+            .expect("text");
+        text.lines()
+            .filter(|line| line.starts_with(name) && !line.starts_with('#'))
+            .filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok())
+            .sum::<f64>() as u64
+    }
+
+    /// Waits until a metric has a value.
+    ///
+    /// # Panics
+    /// When it does not within a minute.
+    pub fn wait_for_metric(&self, name: &str, accept: impl Fn(u64) -> bool) -> u64 {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let value = self.metric(name);
+            if accept(value) {
+                return value;
+            }
+            assert!(Instant::now() < until, "{name} stays {value}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// The server's process.
+    pub fn pid(&self) -> u32 {
+        let path = format!("/proc/{0}/task/{0}/children", self.child.id());
+        let children = std::fs::read_to_string(path).expect("the shell that leashes it");
+        let mut ids = children.split_whitespace();
+        ids.next().and_then(|id| id.parse().ok()).expect("the server is the shell's first child")
+    }
+
+    /// Tells the server to stop as Ctrl-C does, and waits for its end.
+    pub fn stop(mut self) -> (ExitStatus, String) {
+        self.lifeline.take();
+        let status = self.child.wait().expect("the child can be waited for");
+        (status, self.output())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.lifeline.take();
+        // A server that does not end keeps the test from ending, which is to be seen.
+        let _ = self.child.wait();
+    }
+}
+
+fn manifest(setup: &Setup) -> String {
+    format!(
+        r#"
+spin_manifest_version = 2
+[application]
+name = "spinfer"
+[variables]
+max_body_bytes = {{ default = "1048576" }}
+canary = {{ default = "", secret = true }}
+[[trigger.http-nn]]
+route = "/..."
+component = "completions"
+[component.completions]
+source = {:?}
+ai_models = {:?}
+[component.completions.variables]
+max_body_bytes = "{{{{ max_body_bytes }}}}"
+canary = "{{{{ canary }}}}"
+"#,
+        setup.component, setup.ai_models
+    )
+}

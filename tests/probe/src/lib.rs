@@ -1,0 +1,64 @@
+//! A component that tells the tests what a snapshotted instance can still do: before the snapshot it
+//! has used files, the environment and random numbers, and afterwards it must see its own.
+
+#![cfg(target_family = "wasm")]
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+use spin_sdk::http::{FullBody, Request, Response};
+use spin_sdk::http_service;
+
+/// What the instance of which the snapshot was taken saw.
+static SEEN_BEFORE: OnceLock<Value> = OnceLock::new();
+
+fn look() -> Value {
+    let mut models: Vec<String> = std::fs::read_dir("/models")
+        .map(|entries| {
+            entries
+                .flatten()
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .collect()
+        })
+        .unwrap_or_default();
+    models.sort();
+    json!({
+        "models": models,
+        "environment": std::env::vars().collect::<std::collections::BTreeMap<_, _>>(),
+        "time": std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+    })
+}
+
+#[http_service]
+async fn answer(_: Request) -> Response<FullBody<bytes::Bytes>> {
+    eprintln!("the probe logs");
+    let answer = json!({
+        "before": SEEN_BEFORE.get(),
+        "now": look(),
+        "random": spin_sdk::wasip3::random::random::get_random_u64(),
+        "hash": RandomState::new().hash_one(0),
+        "variable": spin_sdk::variables::get("canary").await.ok(),
+    });
+    Response::new(FullBody::new(answer.to_string().into()))
+}
+
+mod bindings {
+    spin_sdk::wit_bindgen::generate!({
+        path: "../../wit/init.wit",
+        world: "init",
+        runtime_path: "::spin_sdk::wit_bindgen::rt",
+    });
+
+    struct Component;
+    export!(Component);
+
+    impl Guest for Component {
+        fn wizer_initialize() {
+            let seen = super::look();
+            let _ = super::SEEN_BEFORE.set(seen);
+            spinfer_preinit::forget_handles();
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! Starting and stopping: what is refused and how, what is cached, and what is not.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+use spinfer_gguf::write::Writer;
+use spinfer_tests::models::weights;
+use spinfer_tests::server::{Server, Setup};
+
+const MODEL: &str = "smollm2-135m-instruct";
+
+/// A models' folder whose only model has these weights; nothing if `None`.
+fn models_with(weights: Option<&[u8]>) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("bad")).unwrap();
+    if let Some(weights) = weights {
+        fs::write(folder.path().join("bad/model.gguf"), weights).unwrap();
+    }
+    folder
+}
+
+fn setup(models: &Path) -> Setup {
+    Setup { ai_models: vec!["bad".into()], models: models.to_owned(), ..Setup::default() }
+}
+
+/// The server ends with exit code 1 and one sentence that holds all of `words`.
+fn assert_refused(setup: &Setup, words: &[&str]) {
+    let (status, output) = Server::refuse(setup);
+    assert_eq!(status.code(), Some(1), "{output}");
+    let sentence = output
+        .lines()
+        .find(|line| line.starts_with("Error: "))
+        .unwrap_or_else(|| panic!("no sentence in:\n{output}"));
+    for word in words {
+        assert!(sentence.contains(word), "{word:?} is not in {sentence:?}");
+    }
+    assert!(!output.contains("panicked") && !output.contains("stack backtrace"), "{output}");
+}
+
+#[test]
+fn missing_weights_are_named() {
+    let models = models_with(None);
+    assert_refused(&setup(models.path()), &["bad/model.gguf", "there is no"]);
+}
+
+#[test]
+fn garbage_is_named() {
+    let models = models_with(Some(b"this is not a model"));
+    assert_refused(&setup(models.path()), &["bad/model.gguf"]);
+    let models = models_with(Some(b""));
+    assert_refused(&setup(models.path()), &["bad/model.gguf"]);
+}
+
+#[test]
+fn truncated_weights_are_named() {
+    let whole = fs::read(weights(MODEL)).unwrap();
+    for length in [4, 100, 1 << 16, 4 << 20, whole.len() - 1] {
+        let models = models_with(Some(&whole[..length]));
+        assert_refused(&setup(models.path()), &["bad/model.gguf"]);
+    }
+}
+
+/// A header of a small llama model whose weights are missing, for damage that is to be found before
+/// they are wanted.
+fn header() -> Writer {
+    let tokens: Vec<String> = (0..300).map(|index| format!("t{index}")).collect();
+    Writer::new()
+        .set("general.architecture", "llama")
+        .set("llama.block_count", 1u32)
+        .set("llama.context_length", 128u32)
+        .set("llama.embedding_length", 32u32)
+        .set("llama.feed_forward_length", 64u32)
+        .set("llama.attention.head_count", 4u32)
+        .set("llama.attention.head_count_kv", 4u32)
+        .set("llama.attention.layer_norm_rms_epsilon", 1e-5f32)
+        .set("tokenizer.ggml.model", "gpt2")
+        .set("tokenizer.ggml.pre", "smollm")
+        .set("tokenizer.ggml.tokens", tokens.clone())
+        .set("tokenizer.ggml.token_type", vec![1i32; tokens.len()])
+        .set("tokenizer.ggml.merges", vec!["t 1".to_owned()])
+}
+
+#[test]
+fn what_makes_llama_cpp_abort_is_a_sentence() {
+    let mut twice: Vec<String> = (0..300).map(|index| format!("t{index}")).collect();
+    twice[7] = "t8".into();
+    let spm: Vec<String> = (0..300).map(|index| format!("s{index}")).collect();
+    let kinds: Vec<(&str, Writer)> = vec![
+        ("block_count", header().set("llama.block_count", 0u32)),
+        ("block_count", header().set("llama.block_count", 513u32)),
+        ("t8", header().set("tokenizer.ggml.tokens", twice)),
+        ("epsilon", header().set("llama.attention.layer_norm_rms_epsilon", f32::NAN)),
+        ("epsilon", header().set("llama.attention.layer_norm_rms_epsilon", -1.0f32)),
+        ("none", header().set("tokenizer.ggml.model", "none")),
+        (
+            "byte",
+            header()
+                .set("tokenizer.ggml.model", "llama")
+                .set("tokenizer.ggml.scores", vec![0.0f32; spm.len()])
+                .set("tokenizer.ggml.tokens", spm),
+        ),
+        // The header is right, but there are no tensors: llama.cpp's own refusal, from the child.
+        ("", header()),
+    ];
+    for (word, writer) in kinds {
+        let models = models_with(Some(&writer.to_bytes()));
+        assert_refused(&setup(models.path()), &["bad/model.gguf", word]);
+    }
+}
+
+#[test]
+fn an_unknown_pre_tokenizer_is_named_and_offered_a_way_out() {
+    let models = models_with(Some(&header().set("tokenizer.ggml.pre", "martian").to_bytes()));
+    assert_refused(&setup(models.path()), &["martian", "tokenizer.json"]);
+}
+
+#[test]
+fn a_port_in_use_is_a_sentence() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let arguments = vec!["--listen".into(), address.clone()];
+    assert_refused(&Setup { arguments, ..Setup::default() }, &["can't listen on", &address]);
+}
+
+#[test]
+fn wrong_settings_are_named() {
+    let wrong = |nn: &str| Setup { nn: nn.into(), ..Setup::default() };
+    assert_refused(&wrong("sequence = 3"), &["sequence"]);
+    assert_refused(&wrong("sequences = 1000"), &["sequences", "256"]);
+    assert_refused(&wrong("context = 16000000"), &["KV cache", "MiB"]);
+    let arguments = vec!["--variable".into(), "typo=1".into()];
+    assert_refused(&Setup { arguments, ..Setup::default() }, &["typo"]);
+}
+
+#[test]
+fn a_component_that_is_none_is_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let component = folder.path().join("garbage.wasm");
+    fs::write(&component, b"garbage").unwrap();
+    assert_refused(&Setup { component, ..Setup::default() }, &["garbage.wasm"]);
+}
+
+fn files_below(folder: &Path) -> Vec<std::path::PathBuf> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(files_below(&path));
+        } else {
+            files.push(path);
+        }
+    }
+    files
+}
+
+#[test]
+fn secrets_stay_out_of_the_cache_and_the_log() {
+    let cache = tempfile::tempdir().unwrap();
+    let canary = "canary-5f3a9c1e7b";
+    let setup = Setup {
+        cache: cache.path().join("cache"),
+        arguments: vec!["--variable".into(), format!("canary={canary}")],
+        environment: vec![("CANARY".into(), canary.into())],
+        ..Setup::default()
+    };
+    let server = Server::start(&setup);
+    let body = json!({"model": MODEL, "prompt": "Once", "max_tokens": 2});
+    assert_eq!(server.complete(&body).status, 200);
+    let (status, output) = server.stop();
+    assert!(status.success(), "{output}");
+    assert!(!output.contains(canary), "{output}");
+    let files = files_below(&setup.cache);
+    assert!(files.iter().any(|path| path.extension().is_some_and(|ext| ext == "cwasm")));
+    for path in files {
+        let content = fs::read(&path).unwrap();
+        let found = content.windows(canary.len()).any(|window| window == canary.as_bytes());
+        assert!(!found, "the canary is in {}", path.display());
+    }
+}
+
+#[test]
+fn a_damaged_cache_is_made_anew() {
+    let cache = tempfile::tempdir().unwrap();
+    let setup = Setup { cache: cache.path().join("cache"), ..Setup::default() };
+    let body = json!({"model": MODEL, "prompt": "Once", "max_tokens": 2, "temperature": 0});
+    let server = Server::start(&setup);
+    let first = server.complete(&body).completion();
+    server.stop();
+    for path in files_below(&setup.cache) {
+        let mut content = fs::read(&path).unwrap();
+        let middle = content.len() / 2;
+        if let Some(byte) = content.get_mut(middle) {
+            *byte ^= 0xff;
+        }
+        fs::write(&path, content).unwrap();
+    }
+    let server = Server::start(&setup);
+    assert_eq!(server.complete(&body).completion(), first);
+    assert!(server.output().contains("component prepared"), "{}", server.output());
+    server.stop();
+    let server = Server::start(&setup);
+    assert!(server.output().contains("component loaded"), "{}", server.output());
+}
+
+#[test]
+fn a_signal_lets_running_requests_end() {
+    let server = Server::start(&Setup::default());
+    let body =
+        json!({"model": MODEL, "prompt": "1, 2, 3, 4,", "max_tokens": 200, "temperature": 0});
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| server.complete(&body));
+        server.wait_for_metric("spinfer_decode_tokens_total", |count| count > 2);
+        let pid = server.pid();
+        let killed = Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap();
+        assert!(killed.success());
+        let answer = running.join().unwrap();
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert!(answer.json()["usage"]["completion_tokens"].as_u64().unwrap() > 2);
+    });
+    let (status, output) = server.stop();
+    assert_eq!(status.code(), Some(0), "{output}");
+}
+
+#[test]
+fn help_says_what_there_is() {
+    let help =
+        Command::new(spinfer_tests::server::binary()).args(["up", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    for flag in ["--from", "--listen", "--runtime-config-file", "--variable", "--env"] {
+        assert!(help.contains(flag), "{flag} is not in:\n{help}");
+    }
+}
+
+#[test]
+fn a_snapshotted_instance_sees_its_own_files_environment_and_random_numbers() {
+    let setup = Setup {
+        component: spinfer_tests::server::probe(),
+        arguments: vec![
+            "--env".into(),
+            "PROBE=seen".into(),
+            "--variable".into(),
+            "canary=v".into(),
+        ],
+        ..Setup::default()
+    };
+    let server = Server::start(&setup);
+    let (first, second) = (server.get("/").json(), server.get("/").json());
+    assert_eq!(first["before"]["models"], json!([MODEL]), "the snapshot was taken: {first}");
+    assert_eq!(first["before"]["environment"], json!({}));
+    assert_eq!(first["before"]["time"], 0);
+    assert_eq!(first["now"]["models"], json!([MODEL]));
+    assert_eq!(first["now"]["environment"], json!({"PROBE": "seen"}));
+    assert!(first["now"]["time"].as_u64().unwrap() > 1_700_000_000);
+    assert_eq!(first["variable"], "v");
+    assert_ne!(first["random"], second["random"]);
+    server.wait_for_line(|line| line.contains("the probe logs"));
+}

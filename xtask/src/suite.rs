@@ -1,0 +1,176 @@
+//! Every check and test, in named and timed stages. A stage that fails doesn't stop the others, except those that
+//! need what it makes.
+
+use std::process::{Command, ExitCode, Stdio};
+use std::{fs, io};
+
+use anyhow::{Context, Result, bail};
+
+use crate::builds::{self, NATIVE, WASM};
+use crate::models::{self, Place};
+use crate::process;
+use crate::project::Project;
+use crate::python::Venv;
+use crate::report::{self, Stages, Tally};
+use crate::tools::BuildEnv;
+
+/// Which tests are run.
+struct Choice<'a> {
+    ignored_too: bool,
+    filter: Option<&'a str>,
+}
+
+pub fn run(project: &Project, ignored_too: bool, filter: Option<&str>) -> Result<ExitCode> {
+    let choice = Choice { ignored_too, filter };
+    let mut stages = Stages::default();
+    let mut tally = Tally::default();
+    run_stages(project, &choice, &mut stages, &mut tally);
+
+    println!("\n{stages}");
+    let code = if stages.all_passed() {
+        println!("everything passed");
+        ExitCode::SUCCESS
+    } else {
+        println!("NOT everything passed");
+        ExitCode::FAILURE
+    };
+    println!("{tally}");
+    Ok(code)
+}
+
+fn run_stages(project: &Project, choice: &Choice, stages: &mut Stages, tally: &mut Tally) {
+    let lint = choice.filter.is_none();
+    if lint {
+        stages.run("format", || format(project));
+    }
+
+    let Some(tools) = stages.run("set up", || set_up(project)) else {
+        stages.skip("builds and tests");
+        return;
+    };
+
+    let component = stages.run("build the component", || {
+        builds::component(project, &tools)?;
+        builds::probe(project, &tools)
+    });
+    let host = stages.run("build the host", || builds::host(project, &tools));
+    if lint {
+        stages.run("lints", || clippy(project, &tools, &[&NATIVE[..], &["--all-targets"]]));
+        stages.run("lints of the component", || clippy(project, &tools, &[&WASM[..]]));
+    }
+
+    let tests = stages.run("build the tests", || {
+        let mut build = builds::cargo(project, &tools, "test");
+        build.args(NATIVE).arg("--no-run");
+        builds::cargo_must_succeed(project, &mut build)
+    });
+    let mut test = |name, built: bool, kind: &[&str]| {
+        if !built {
+            return stages.skip(name);
+        }
+        let failed = tally.failed;
+        let passed = stages.run(name, || cargo_test(project, &tools, kind, choice, tally));
+        // A test program that crashed has no closing line; it is a failure all the same.
+        if passed.is_none() && tally.failed == failed {
+            tally.failed += 1;
+        }
+    };
+    test("unit tests", tests.is_some(), &["--lib", "--bins"]);
+    if project.has_integration_tests {
+        let built = tests.and(component).and(host).is_some();
+        test("the running system", built, &["--test", "*"]);
+    }
+    test("documentation tests", tests.is_some(), &["--doc"]);
+}
+
+/// What `up` needs, and what only the tests do.
+fn set_up(project: &Project) -> Result<BuildEnv> {
+    let tools = crate::set_up(project)?;
+    let _alone = project.lock()?;
+    for model in [&models::DEFAULT, &models::GEMMA] {
+        models::ensure(project, model, Place::Tests)?;
+    }
+    clients(project)?;
+    Ok(tools)
+}
+
+/// The Python environment with the clients of `tests/clients/requirements.txt`, made again when that file changes.
+fn clients(project: &Project) -> Result<()> {
+    let list = project.root.join("tests/clients/requirements.txt");
+    let wanted =
+        fs::read_to_string(&list).with_context(|| format!("reading {}", list.display()))?;
+    let venv = Venv::of_clients(project);
+    let stamp = venv.folder().join("requirements.txt");
+    if venv.python().exists() && fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
+        return Ok(());
+    }
+    report::step("installing the clients that the tests use", || {
+        let what = format!("what {} lists", project.show(&list));
+        venv.install(&what, &["--requirement".as_ref(), list.as_os_str()])?;
+        fs::write(&stamp, wanted).with_context(|| format!("writing {}", stamp.display()))
+    })
+}
+
+fn format(project: &Project) -> Result<()> {
+    process::run(project.cargo().args(["fmt", "--all", "--check"]))
+        .context("`cargo fmt --all` would change files")
+}
+
+fn clippy(project: &Project, tools: &BuildEnv, choice: &[&[&str]]) -> Result<()> {
+    let mut clippy = builds::cargo(project, tools, "clippy");
+    clippy.args(choice.concat()).args(["--", "--deny", "warnings"]);
+    builds::cargo_must_succeed(project, &mut clippy)
+}
+
+fn cargo_test(
+    project: &Project,
+    tools: &BuildEnv,
+    kind: &[&str],
+    choice: &Choice,
+    tally: &mut Tally,
+) -> Result<()> {
+    let mut command = builds::cargo(project, tools, "test");
+    command.args(NATIVE).arg("--no-fail-fast").args(kind);
+    command.arg("--").args(harness_args(choice));
+    test_environment(project, &mut command);
+    let shown = process::show(&command);
+    let mut cargo = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("could not run `{shown}`"))?;
+    let output = cargo.stdout.take().expect("piped");
+    report::relay_tests(output, io::stdout(), tally).context("passing on what the tests print")?;
+    let status = cargo.wait()?;
+    if !status.success() {
+        bail!("`{shown}` failed ({status})");
+    }
+    Ok(())
+}
+
+fn harness_args<'a>(choice: &Choice<'a>) -> Vec<&'a str> {
+    let mut args = Vec::from_iter(choice.filter);
+    args.extend(choice.ignored_too.then_some("--include-ignored"));
+    args
+}
+
+/// What the tests of the running system find things by.
+fn test_environment(project: &Project, command: &mut Command) {
+    command
+        .env("SPINFER_BIN", project.host())
+        .env("SPINFER_COMPONENT", project.component())
+        .env("SPINFER_PROBE", project.probe())
+        .env("SPINFER_TEST_MODELS", Place::Tests.folder(project))
+        .env("SPINFER_TEST_PYTHON", Venv::of_clients(project).python());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_harness_is_told_the_filter_and_the_slow_ones() {
+        let args = |ignored_too, filter| harness_args(&Choice { ignored_too, filter });
+        assert_eq!(args(false, None), [] as [&str; 0]);
+        assert_eq!(args(true, Some("chat")), ["chat", "--include-ignored"]);
+    }
+}
