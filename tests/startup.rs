@@ -26,14 +26,12 @@ fn setup(models: &Path) -> Setup {
     Setup { ai_models: vec!["bad".into()], models: models.to_owned(), ..Setup::default() }
 }
 
-/// The server ends with exit code 1 and one sentence that holds all of `words`.
+/// The server ends with exit code 1 and a message that holds all of `words`.
 fn assert_refused(setup: &Setup, words: &[&str]) {
     let (status, output) = Server::refuse(setup);
     assert_eq!(status.code(), Some(1), "{output}");
-    let sentence = output
-        .lines()
-        .find(|line| line.starts_with("Error: "))
-        .unwrap_or_else(|| panic!("no sentence in:\n{output}"));
+    let start = output.find("Error: ").unwrap_or_else(|| panic!("no sentence in:\n{output}"));
+    let sentence = &output[start..];
     for word in words {
         assert!(sentence.contains(word), "{word:?} is not in {sentence:?}");
     }
@@ -115,6 +113,25 @@ fn what_makes_llama_cpp_abort_is_a_sentence() {
 fn an_unknown_pre_tokenizer_is_named_and_offered_a_way_out() {
     let models = models_with(Some(&header().set("tokenizer.ggml.pre", "martian").to_bytes()));
     assert_refused(&setup(models.path()), &["martian", "tokenizer.json"]);
+}
+
+#[test]
+fn the_owner_s_tokenizer_stands_in_for_an_unknown_pre_tokenizer() {
+    let mut bytes = fs::read(weights(MODEL)).unwrap();
+    let header = spinfer_gguf::Header::read(&weights(MODEL)).unwrap();
+    let tokenizer = spinfer_gguf::tokenizer::derive(&header).unwrap().tokenizer_json;
+    // The key, the type of a string, its length, and the value, which gets as long a name.
+    let entry = b"tokenizer.ggml.pre\x08\0\0\0\x06\0\0\0\0\0\0\0smollm";
+    let at = bytes.windows(entry.len()).position(|window| window == entry).unwrap();
+    bytes[at + entry.len() - 6..at + entry.len()].copy_from_slice(b"martia");
+    let models = models_with(Some(&bytes));
+    assert_refused(&setup(models.path()), &["martia", "tokenizer.json"]);
+    fs::write(models.path().join("bad/tokenizer.json"), tokenizer).unwrap();
+    let server = Server::start(&setup(models.path()));
+    let body =
+        |model| json!({"model": model, "prompt": "The capital of France is", "temperature": 0});
+    let expected = Server::start(&Setup::default()).complete(&body(MODEL)).completion();
+    assert_eq!(server.complete(&body("bad")).completion(), expected);
 }
 
 #[test]

@@ -265,10 +265,6 @@ fn tokenizers_that_cannot_be_derived() {
         tokenizer_error(&Writer::new().set("tokenizer.ggml.model", "abacus")),
         "its tokenizer.ggml.model is \"abacus\", a tokenizer that llama.cpp doesn't know"
     );
-    assert_eq!(
-        tokenizer_error(&bpe("abacus")),
-        "its tokenizer.ggml.pre is \"abacus\", a pre-tokenizer that llama.cpp doesn't know"
-    );
     let offer = "can't be converted; put the model's own tokenizer.json beside the weights, and it \
                  will be used";
     for model in ["bert", "t5", "rwkv", "plamo2"] {
@@ -279,10 +275,13 @@ fn tokenizers_that_cannot_be_derived() {
         let facts = tokenizer::facts(&parse(&file.to_bytes()).unwrap()).unwrap();
         assert_eq!(facts.vocab_size, 3);
     }
-    assert_eq!(
-        tokenizer_error(&bpe("kimi-k2")),
-        format!("its tokenizer (tokenizer.ggml.pre is \"kimi-k2\") {offer}")
-    );
+    for (pre, is_unknown) in [("kimi-k2", false), ("abacus", true)] {
+        let sentence = format!("its tokenizer (tokenizer.ggml.pre is {pre:?}) {offer}");
+        assert_eq!(tokenizer_error(&bpe(pre)), sentence);
+        let header = parse(&bpe(pre).to_bytes()).unwrap();
+        assert_eq!(tokenizer::has_unknown_pre(&header), is_unknown);
+        assert_eq!(tokenizer::facts(&header).unwrap().vocab_size, 3);
+    }
     let merges = bpe("gpt-2").set("tokenizer.ggml.merges", vec!["a b", "ab a"]);
     assert_eq!(
         tokenizer_error(&merges),

@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use spinfer_host::models::trial;
@@ -24,7 +25,11 @@ enum Command {
     Up(UpArgs),
     /// Loads weights and decodes one token, to see whether they can be used
     #[command(name = trial::SUBCOMMAND, hide = true)]
-    TryWeights { weights: PathBuf },
+    TryWeights {
+        weights: PathBuf,
+        #[arg(long)]
+        ignore_pre_tokenizer: bool,
+    },
 }
 
 #[derive(Args)]
@@ -72,7 +77,9 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::TryWeights { weights } => trial::child(&weights),
+        Command::TryWeights { weights, ignore_pre_tokenizer } => {
+            trial::child(&weights, ignore_pre_tokenizer)
+        }
         Command::Up(args) => run_up(args),
     }
 }
@@ -93,11 +100,7 @@ fn run_up(args: UpArgs) -> ExitCode {
         environment: args.environment,
         snapshot: !args.no_snapshot,
     };
-    let done = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(anyhow::Error::from)
-        .and_then(|runtime| runtime.block_on(up::run(options)));
+    let done = serve(options);
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -105,4 +108,12 @@ fn run_up(args: UpArgs) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn serve(options: Options) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let done = runtime.block_on(up::run(options));
+    // A model that is still being loaded must not hold up the end.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    done
 }

@@ -9,7 +9,7 @@ use std::time::{Instant, UNIX_EPOCH};
 use anyhow::{Context, bail, ensure};
 use spinfer_gguf::tokenizer::{self, TokenizerFacts};
 use spinfer_gguf::{Header, ModelInfo};
-use spinfer_llama::ContextParams;
+use spinfer_llama::{ContextParams, ModelParams};
 use spinfer_protocol::{Backend, ModelCard};
 use tokio::net::TcpListener;
 
@@ -203,10 +203,12 @@ fn load_model(
     let facts = tokenizer::facts(&header).with_context(in_weights)?;
     let sha256 = stamps.digest(&weights)?;
     let tokenizer = files::tokenizer(cache, model, &header, &sha256).with_context(in_weights)?;
-    trial::ensure_tried(cache, &weights, &sha256)?;
+    let ignore_pre_tokenizer = tokenizer::has_unknown_pre(&header);
+    trial::ensure_tried(cache, &weights, &sha256, ignore_pre_tokenizer)?;
+    let load = ModelParams { ignore_pre_tokenizer, ..ModelParams::default() };
     let settings = settings(model, config, &info, facts.vocab_size)?;
-    let graph =
-        GgmlGraph::load(&weights, settings, metrics.of(&model.id)).with_context(in_weights)?;
+    let graph = GgmlGraph::load(&weights, &load, settings, metrics.of(&model.id))
+        .with_context(in_weights)?;
     let card = card(model, facts, &graph);
     tracing::info!(
         model = model.id,

@@ -18,6 +18,9 @@ pub struct ModelParams {
     pub check_tensors: bool,
     /// Layers to keep on a GPU, where there is one.
     pub gpu_layers: u32,
+    /// Take the file's `tokenizer.ggml.pre` for `gpt-2`, whatever it says: for files that name one that
+    /// llama.cpp doesn't know, when somebody else tokenizes.
+    pub ignore_pre_tokenizer: bool,
 }
 
 /// Why a model did not load.
@@ -53,7 +56,12 @@ impl Model {
         raw_params.vocab_only = params.vocab_only;
         raw_params.check_tensors = params.check_tensors;
         raw_params.n_gpu_layers = i32::try_from(params.gpu_layers).unwrap_or(i32::MAX);
-        // SAFETY: the path is NUL-terminated and outlives the call; the parameters hold no pointers.
+        // An entry with an empty key ends the list.
+        let overrides = [pre_tokenizer_is_gpt2(), no_override()];
+        if params.ignore_pre_tokenizer {
+            raw_params.kv_overrides = overrides.as_ptr();
+        }
+        // SAFETY: the path is NUL-terminated, and it and the overrides outlive the call.
         let (raw, errors) =
             log::capture(|| unsafe { sys::llama_model_load_from_file(path.as_ptr(), raw_params) });
         let raw = NonNull::new(raw).ok_or_else(|| LoadError::Refused(reason(&errors)))?;
@@ -113,6 +121,27 @@ impl Drop for Model {
     fn drop(&mut self) {
         // SAFETY: contexts hold an `Arc` of their model, so none is left.
         unsafe { sys::llama_model_free(self.as_ptr()) }
+    }
+}
+
+fn no_override() -> sys::llama_model_kv_override {
+    // SAFETY: a plain struct of numbers and bytes, for which zeros are a value.
+    unsafe { std::mem::zeroed() }
+}
+
+fn pre_tokenizer_is_gpt2() -> sys::llama_model_kv_override {
+    let mut entry = no_override();
+    entry.tag = sys::LLAMA_KV_OVERRIDE_TYPE_STR;
+    copy_text(&mut entry.key, "tokenizer.ggml.pre");
+    // SAFETY: all variants of the union are plain bytes, and it is zeroed.
+    copy_text(unsafe { &mut entry.__bindgen_anon_1.val_str }, "gpt-2");
+    entry
+}
+
+/// Copies a text that is shorter than the zeroed array.
+fn copy_text(to: &mut [std::ffi::c_char], text: &str) {
+    for (to, byte) in to.iter_mut().zip(text.bytes()) {
+        *to = byte as std::ffi::c_char;
     }
 }
 

@@ -132,6 +132,10 @@ fn cargo_test(
     let mut command = builds::cargo(project, tools, "test");
     command.args(NATIVE).arg("--no-fail-fast").args(kind);
     command.arg("--").args(harness_args(choice));
+    if kind.contains(&"--test") {
+        // Each of these has servers of its own, whose threads spin while they wait for each other.
+        command.arg("--test-threads=1");
+    }
     test_environment(project, &mut command);
     let shown = process::show(&command);
     let mut cargo = command

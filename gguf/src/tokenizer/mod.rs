@@ -46,9 +46,6 @@ pub enum TokenizerError {
     /// llama.cpp can't load the file either.
     #[error("its tokenizer.ggml.model is {0:?}, a tokenizer that llama.cpp doesn't know")]
     UnknownModel(String),
-    /// llama.cpp can't load the file either.
-    #[error("its tokenizer.ggml.pre is {0:?}, a pre-tokenizer that llama.cpp doesn't know")]
-    UnknownPre(String),
     /// A tokenizer that this crate can't make into a `tokenizer.json`.
     #[error(
         "its tokenizer ({key} is {name:?}) can't be converted; put the model's own tokenizer.json \
@@ -126,6 +123,14 @@ impl TokenizerError {
 pub fn facts(header: &Header) -> Result<TokenizerFacts, TokenizerError> {
     let mut vocabulary = Vocabulary::read(header)?;
     TokenizerFacts::detect(header, &mut vocabulary)
+}
+
+/// Whether the file names a pre-tokenizer that llama.cpp doesn't know and refuses. With a
+/// `tokenizer.json` beside the weights it can be loaded all the same, if llama.cpp is told another.
+pub fn has_unknown_pre(header: &Header) -> bool {
+    let string = |key| header.string(key).ok().flatten();
+    string("tokenizer.ggml.model") == Some("gpt2")
+        && pre::by_name(string("tokenizer.ggml.pre").unwrap_or_default()).is_none()
 }
 
 /// Makes the tokenizer, and reads what is to be known about the vocabulary.

@@ -17,6 +17,10 @@ pub(super) struct Pre {
     pub default_bos: bool,
 }
 
+/// A name that llama.cpp doesn't know: only a `tokenizer.json` from the model's owner can help.
+pub(super) const UNKNOWN: Pre =
+    Pre { text: Text::Unsupported, ignore_merges: false, add_bos: false, default_bos: false };
+
 /// What the merges of a byte-pair vocabulary work on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Text {

@@ -137,8 +137,7 @@ fn kind(header: &Header, model: &str) -> Result<Kind, TokenizerError> {
         "llama" => Kind::SentencePiece,
         "gpt2" => {
             let name = header.string(PRE)?.unwrap_or_default();
-            let pre = pre::by_name(name);
-            Kind::Bpe(pre.ok_or_else(|| TokenizerError::UnknownPre(name.to_owned()))?)
+            Kind::Bpe(pre::by_name(name).unwrap_or(pre::UNKNOWN))
         }
         "gemma4" => Kind::Bpe(pre::by_name("gemma4").expect("the name is known")),
         "bert" | "t5" | "rwkv" | "plamo2" | "hybriddna" | "whitespace" | "test" => Kind::Other,

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use sha2::{Digest, Sha256};
+use wasmparser::{Parser, Payload};
 use wasmtime::Engine;
 use wasmtime::component::{Component, Linker};
 use wasmtime_wizer::Wizer;
@@ -137,6 +138,26 @@ fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether a component itself, and not one inside it, exports that name.
+fn exports(wasm: &[u8], name: &str) -> anyhow::Result<bool> {
+    let mut depth = 0;
+    for payload in Parser::new(0).parse_all(wasm) {
+        match payload? {
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth -= 1,
+            Payload::ComponentExportSection(section) if depth == 0 => {
+                for export in section {
+                    if export?.name.name == name {
+                        return Ok(true);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(false)
+}
+
 /// Runs the export and returns the component with its memory as it is then; `None` if there is no
 /// such export.
 async fn initialize(
@@ -145,11 +166,7 @@ async fn initialize(
     wasm: &[u8],
     preparation: &Preparation<'_>,
 ) -> anyhow::Result<Option<Vec<u8>>> {
-    if !preparation.snapshot {
-        return Ok(None);
-    }
-    let plain = Component::new(engine, wasm)?;
-    if plain.get_export_index(None, INITIALIZE).is_none() {
+    if !preparation.snapshot || !exports(wasm, INITIALIZE)? {
         return Ok(None);
     }
     let mut store = InstanceState::frozen(preparation.models)?.into_store(engine);

@@ -49,27 +49,27 @@ pub fn mount(
     stamps: &mut Stamps,
     models: &[&VisibleModel],
 ) -> anyhow::Result<PathBuf> {
+    let mut files = Vec::new();
     let mut content = String::new();
-    let mut cards = Vec::new();
     for model in models {
         let card = serde_json::to_string_pretty(&model.card)?;
-        content.push_str(&stamps.digest(&model.tokenizer)?);
+        let tokenizer_sha256 = stamps.digest(&model.tokenizer)?;
+        content.push_str(&tokenizer_sha256);
         content.push_str(&card);
-        cards.push(card);
+        files.push(Files { model, card, tokenizer_sha256 });
     }
     let mounts = cache.dir("mounts")?;
     let mount = mounts.join(cache::digest(content.as_bytes()));
-    if mount.is_dir() {
+    if files.iter().all(|files| files.are_in(&mount)) {
         cache.touch(&mount);
         return Ok(mount);
     }
     let aside = tempfile::tempdir_in(&mounts)?;
-    for (model, card) in models.iter().zip(cards) {
-        let folder = aside.path().join(&model.card.id);
-        fs::create_dir_all(&folder)?;
-        fs::write(folder.join("model.json"), card)?;
-        place(&model.tokenizer, &folder.join("tokenizer.json"))
-            .with_context(|| format!("can't read {}", model.tokenizer.display()))?;
+    for files in &files {
+        files.write_into(aside.path())?;
+    }
+    if mount.exists() {
+        fs::remove_dir_all(&mount).context("can't remove a damaged folder of the cache")?;
     }
     match fs::rename(aside.path(), &mount) {
         Ok(()) => drop(aside.keep()),
@@ -81,7 +81,35 @@ pub fn mount(
     Ok(mount)
 }
 
-/// A copy: a link would let the owner's later edits reach into a folder that is named by its content.
-fn place(from: &Path, to: &Path) -> std::io::Result<()> {
-    fs::copy(from, to).map(drop)
+/// The files of one model.
+struct Files<'a> {
+    model: &'a VisibleModel,
+    card: String,
+    tokenizer_sha256: String,
+}
+
+impl Files<'_> {
+    fn card_in(&self, mount: &Path) -> PathBuf {
+        mount.join(&self.model.card.id).join("model.json")
+    }
+
+    fn tokenizer_in(&self, mount: &Path) -> PathBuf {
+        mount.join(&self.model.card.id).join("tokenizer.json")
+    }
+
+    fn are_in(&self, mount: &Path) -> bool {
+        fs::read(self.card_in(mount)).is_ok_and(|card| card == self.card.as_bytes())
+            && cache::digest_of_file(&self.tokenizer_in(mount))
+                .is_ok_and(|sha256| sha256 == self.tokenizer_sha256)
+    }
+
+    /// Copies, since a link would let the owner's later edits reach into a folder that is named by its
+    /// content.
+    fn write_into(&self, mount: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(mount.join(&self.model.card.id))?;
+        fs::write(self.card_in(mount), &self.card)?;
+        fs::copy(&self.model.tokenizer, self.tokenizer_in(mount))
+            .with_context(|| format!("can't read {}", self.model.tokenizer.display()))?;
+        Ok(())
+    }
 }

@@ -18,25 +18,34 @@ use crate::cache::Cache;
 /// The hidden subcommand that the child runs.
 pub const SUBCOMMAND: &str = "try-weights";
 
+/// Its flag for [`ModelParams::ignore_pre_tokenizer`].
+const IGNORE_PRE_TOKENIZER: &str = "--ignore-pre-tokenizer";
+
 /// Goes into what is remembered: another llama.cpp may abort on what this one can load.
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-b11434");
 
 /// Makes sure that weights of that digest have been tried.
-pub fn ensure_tried(cache: &Cache, weights: &Path, sha256: &str) -> anyhow::Result<()> {
+pub fn ensure_tried(
+    cache: &Cache,
+    weights: &Path,
+    sha256: &str,
+    ignore_pre_tokenizer: bool,
+) -> anyhow::Result<()> {
     let mark = cache.dir("models")?.join(format!("{sha256}-{VERSION}.tried"));
     if mark.is_file() {
         return Ok(());
     }
     tracing::info!(weights = %weights.display(), "trying weights that are new here");
-    run_child(weights).with_context(|| weights.display().to_string())?;
+    run_child(weights, ignore_pre_tokenizer).with_context(|| weights.display().to_string())?;
     cache.write(&mark, b"")
 }
 
-fn run_child(weights: &Path) -> anyhow::Result<()> {
+fn run_child(weights: &Path, ignore_pre_tokenizer: bool) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("can't find this program's own file")?;
     let mut child = Command::new(program)
         .arg(SUBCOMMAND)
         .arg(weights)
+        .args(ignore_pre_tokenizer.then_some(IGNORE_PRE_TOKENIZER))
         // Else ggml starts a debugger when it aborts.
         .env("GGML_NO_BACKTRACE", "1")
         .stdin(Stdio::null())
@@ -70,8 +79,8 @@ fn verdict(status: ExitStatus, words: &str) -> String {
 }
 
 /// What the child does; its last line on stderr is the reason of a failure.
-pub fn child(weights: &Path) -> ExitCode {
-    match try_weights(weights) {
+pub fn child(weights: &Path, ignore_pre_tokenizer: bool) -> ExitCode {
+    match try_weights(weights, ignore_pre_tokenizer) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
@@ -80,8 +89,9 @@ pub fn child(weights: &Path) -> ExitCode {
     }
 }
 
-fn try_weights(weights: &Path) -> anyhow::Result<()> {
-    let model = Arc::new(Model::load(weights, &ModelParams::default())?);
+fn try_weights(weights: &Path, ignore_pre_tokenizer: bool) -> anyhow::Result<()> {
+    let params = ModelParams { ignore_pre_tokenizer, ..ModelParams::default() };
+    let model = Arc::new(Model::load(weights, &params)?);
     ensure!(model.is_causal_decoder(), "it is no causal language model, so it can't complete text");
     let tokens = model.tokenize("Once upon a time, 1 + 1 = 2 \u{1F600}\n", true, true)?;
     let token = tokens.first().copied().unwrap_or(0);

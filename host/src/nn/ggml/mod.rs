@@ -62,8 +62,13 @@ pub struct GgmlGraph {
 
 impl GgmlGraph {
     /// Loads a model and starts its thread.
-    pub fn load(path: &Path, settings: Settings, metrics: ModelMetrics) -> Result<Self, LoadError> {
-        let model = Arc::new(Model::load(path, &ModelParams::default())?);
+    pub fn load(
+        path: &Path,
+        params: &ModelParams,
+        settings: Settings,
+        metrics: ModelMetrics,
+    ) -> Result<Self, LoadError> {
+        let model = Arc::new(Model::load(path, params)?);
         let context = Context::new(model.clone(), &settings.context)?;
         let limits = Limits {
             vocab_size: model.vocab_size(),

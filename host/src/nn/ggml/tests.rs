@@ -1,5 +1,6 @@
 //! The backend with the real default model, through the convention.
 
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
 
 use spinfer_llama::Batch;
@@ -11,10 +12,15 @@ use crate::nn::NnErrorCode;
 const PROMPT: &str =
     "The history of the railway begins with wagonways in the mines of Europe, where";
 
+/// A loaded model. Only one at a time: llama.cpp's threads spin at barriers, so two models on the same
+/// cores are slower than one after the other by an order of magnitude.
 struct Rig {
     graph: Arc<GgmlGraph>,
     metrics: ModelMetrics,
+    _alone: MutexGuard<'static, ()>,
 }
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 fn settings() -> Settings {
     Settings {
@@ -35,10 +41,11 @@ fn settings() -> Settings {
 }
 
 fn rig(settings: Settings) -> Rig {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let metrics = GgmlMetrics::register(&prometheus::Registry::new()).unwrap().of("test");
     let path = weights("smollm2-135m-instruct");
-    let graph = GgmlGraph::load(&path, settings, metrics.clone()).unwrap();
-    Rig { graph: Arc::new(graph), metrics }
+    let graph = GgmlGraph::load(&path, &ModelParams::default(), settings, metrics.clone()).unwrap();
+    Rig { graph: Arc::new(graph), metrics, _alone: alone }
 }
 
 fn tokenize(text: &str) -> Vec<i64> {
@@ -77,7 +84,8 @@ async fn compute(
     let Some((name, logits)) = outputs.into_iter().next() else { return Ok(Vec::new()) };
     assert_eq!(name, "logits");
     assert_eq!(logits.dimensions[1], 1);
-    let values: Vec<f32> = bytemuck::pod_collect_to_vec(&logits.data);
+    let (floats, _) = logits.data.as_chunks::<4>();
+    let values: Vec<f32> = floats.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     Ok(values.chunks(logits.dimensions[2] as usize).map(<[f32]>::to_vec).collect())
 }
 
