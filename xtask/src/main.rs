@@ -64,6 +64,16 @@ enum Chore {
         filter: Option<String>,
     },
 
+    /// Measure, and print the figures side by side
+    ///
+    /// Sets up and builds like `test`. What is printed belongs to this machine, and to it alone while nothing else
+    /// runs on it.
+    Bench {
+        /// What to measure
+        #[arg(value_name = "NAME", value_parser = ["instance_start"], default_value = "instance_start")]
+        name: String,
+    },
+
     /// Bring what the build and the server need, without building: Wasm target, native tools, default model
     Setup,
 
@@ -96,6 +106,11 @@ fn run(chore: Chore) -> Result<ExitCode> {
         Chore::Test { all, filter } => {
             checks::disk_has_room(&project, checks::Work::Test)?;
             suite::run(&project, all, filter.as_deref())
+        }
+        Chore::Bench { name } => {
+            checks::disk_has_room(&project, checks::Work::Test)?;
+            suite::bench(&project, &name)?;
+            Ok(ExitCode::SUCCESS)
         }
         Chore::Setup => {
             let tools = set_up(&project)?;

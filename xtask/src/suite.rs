@@ -38,6 +38,17 @@ pub fn run(project: &Project, ignored_too: bool, filter: Option<&str>) -> Result
     Ok(code)
 }
 
+/// Builds all, and runs one of the benchmarks of `tests/bench/`.
+pub fn bench(project: &Project, name: &str) -> Result<()> {
+    let tools = set_up(project)?;
+    builds::component(project, &tools)?;
+    builds::host(project, &tools)?;
+    let mut bench = builds::cargo(project, &tools, "bench");
+    bench.args(["--workspace", "--bench", name]);
+    test_environment(project, &mut bench);
+    builds::cargo_must_succeed(project, &mut bench)
+}
+
 fn run_stages(project: &Project, choice: &Choice, stages: &mut Stages, tally: &mut Tally) {
     let lint = choice.filter.is_none();
     if lint {

@@ -120,19 +120,17 @@ impl Scheduler {
     /// Takes all messages that are there. Waits when there is nothing to compute; and shortly when
     /// rows of the last step are likely to come back, since a step costs little more with them.
     fn receive(&mut self) {
+        let mut news = false;
         while let Ok(message) = self.inbox.try_recv() {
             self.take(message);
+            news = true;
         }
-        while !self.stopping {
-            let until = if !self.running.is_empty() {
-                if self.expected.is_empty() {
-                    return;
-                }
-                Some(self.expected_until)
-            } else if self.admission.waiting() > 0 {
-                self.admission.next_deadline()
-            } else {
-                None
+        // A message may have made an admission possible, which comes before any waiting.
+        while !self.stopping && !(self.running.is_empty() && news) {
+            let until = match (self.running.is_empty(), self.expected.is_empty()) {
+                (true, _) => self.admission.next_deadline(),
+                (false, false) => Some(self.expected_until),
+                (false, true) => return,
             };
             let received = match until {
                 Some(until) => {
@@ -141,17 +139,16 @@ impl Scheduler {
                 None => self.inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             };
             match received {
-                Ok(message) => self.take(message),
+                Ok(message) => {
+                    self.take(message);
+                    news = true;
+                }
                 Err(RecvTimeoutError::Timeout) => {
                     // Whoever did not come back in time is not waited for again.
                     self.expected.clear();
                     return;
                 }
                 Err(RecvTimeoutError::Disconnected) => self.stopping = true,
-            }
-            if self.running.is_empty() {
-                // A message may have made an admission possible, or ended the need for one.
-                return;
             }
         }
     }

@@ -228,6 +228,26 @@ async fn a_reservation_waits_for_room_and_no_longer_than_it_may() {
     assert_eq!(error.code, NnErrorCode::TooLarge);
 }
 
+#[tokio::test]
+async fn messages_that_came_before_the_scheduler_looked_are_answered_at_once() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let metrics = GgmlMetrics::register(&prometheus::Registry::new()).unwrap().of("test");
+    let path = weights("smollm2-135m-instruct");
+    let model = Arc::new(Model::load(&path, &ModelParams::default()).unwrap());
+    let context = Context::new(model, &settings().context).unwrap();
+    let (sender, inbox) = mpsc::channel();
+    let (reply, answer) = oneshot::channel();
+    sender.send(Message::Reserve { context: 0, sequences: 1, reply }).unwrap();
+    // Nobody may have to wait this long with all sequences free.
+    let settings = Settings { longest_wait: Duration::from_secs(3600), ..settings() };
+    let scheduler = Scheduler::new(context, settings, inbox, metrics);
+    let thread = std::thread::spawn(move || scheduler.run());
+    let answer = tokio::time::timeout(Duration::from_secs(60), answer).await;
+    assert_eq!(answer.unwrap().unwrap(), Ok(()));
+    sender.send(Message::Stop).unwrap();
+    thread.join().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_given_up_in_prefill_leaves_at_the_next_border() {
     let rig =
