@@ -1,7 +1,5 @@
 //! Real vocabularies.
 
-use std::time::Instant;
-
 use spinfer_gguf::{Header, ModelInfo, tokenizer};
 
 use crate::compare::{Pair, model};
@@ -51,21 +49,4 @@ fn the_facts_of_the_real_models_are_these() {
     assert_eq!(info.kv_bytes_per_token(), 18_432);
     let facts = tokenizer::facts(&header).unwrap();
     assert_eq!((facts.bos, facts.eos, facts.add_bos), (Some(2), Some(1), true));
-}
-
-#[test]
-fn deriving_takes_no_longer_than_it_should() {
-    // Several times what it takes alone, since other tests run beside it.
-    for (id, limit) in [(SMOLLM2, 2.0), (GEMMA3, 10.0)] {
-        let start = Instant::now();
-        let header = Header::read(&model(id)).unwrap();
-        let read = start.elapsed();
-        let derived = tokenizer::derive(&header).unwrap();
-        let seconds = start.elapsed().as_secs_f64();
-        println!(
-            "{id}: header {read:?}, in all {seconds:.3} s, {} bytes",
-            derived.tokenizer_json.len()
-        );
-        assert!(seconds < limit, "{id}: {seconds} s");
-    }
 }

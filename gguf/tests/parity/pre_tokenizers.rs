@@ -1,7 +1,6 @@
 //! Every pre-tokenizer that can be derived, over a small vocabulary.
 
 use std::sync::LazyLock;
-use std::time::Instant;
 
 use crate::bpe::{
     CONTROL, Learned, NORMAL, USER_DEFINED, byte_char, byte_level_file, byte_text, learn,
@@ -153,20 +152,5 @@ fn bytes_that_are_no_tokens_are_left_out_after_merging() {
     let texts = corpus::with_random(600);
     for pre in ["smollm", "llama-bpe"] {
         Pair::write(&byte_level_file(&fewer, Some(pre), &SPECIAL)).assert_same_ids(pre, &texts);
-    }
-}
-
-#[test]
-fn long_runs_of_one_kind_take_no_quadratic_time() {
-    const UNITS: [&str; 11] =
-        ["a", "A", " ", "\n", "7", "!", "漢", "a\u{301}", "word ", "    if (x == 12) {}\n", "'"];
-    for name in firsts() {
-        let pair = Pair::write(&byte_level_file(&LEARNED, Some(name), &SPECIAL));
-        for unit in UNITS {
-            let start = Instant::now();
-            assert!(!pair.ids(&unit.repeat(40_000 / unit.len())).is_empty());
-            let seconds = start.elapsed().as_secs_f64();
-            assert!(seconds < 5.0, "{name}: {unit:?} takes {seconds} s");
-        }
     }
 }

@@ -464,11 +464,14 @@ mod tests {
         assert_eq!(late.code, NnErrorCode::InvalidArgument);
     }
 
+    /// Inputs, the rows before them, and what the error must be and say.
+    type Wrong = (Vec<(&'static str, Tensor)>, RowLengths, NnErrorCode, &'static str);
+
     #[test]
     fn what_is_wrong_is_named() {
         let ids = i64s(&[1, 2], &[5, 6]);
         let none = RowLengths::default();
-        let cases: Vec<(Vec<(&str, Tensor)>, RowLengths, NnErrorCode, &str)> = vec![
+        let cases: Vec<Wrong> = vec![
             (vec![], none.clone(), NnErrorCode::InvalidArgument, "input_ids"),
             (vec![("inputs", ids.clone())], none.clone(), NnErrorCode::InvalidArgument, "inputs"),
             (

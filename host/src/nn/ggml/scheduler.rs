@@ -125,8 +125,11 @@ impl Scheduler {
             self.take(message);
             news = true;
         }
-        // A message may have made an admission possible, which comes before any waiting.
-        while !self.stopping && !(self.running.is_empty() && news) {
+        while !self.stopping {
+            // A message may have made an admission possible, which comes before any waiting.
+            if news && self.running.is_empty() {
+                return;
+            }
             let until = match (self.running.is_empty(), self.expected.is_empty()) {
                 (true, _) => self.admission.next_deadline(),
                 (false, false) => Some(self.expected_until),

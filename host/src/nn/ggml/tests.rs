@@ -17,10 +17,20 @@ const PROMPT: &str =
 struct Rig {
     graph: Arc<GgmlGraph>,
     metrics: ModelMetrics,
-    _alone: MutexGuard<'static, ()>,
+    _alone: Alone,
 }
 
-static ALONE: Mutex<()> = Mutex::new(());
+/// Whoever has this has the machine.
+struct Alone {
+    _guard: MutexGuard<'static, ()>,
+}
+
+impl Alone {
+    fn wait() -> Self {
+        static ALONE: Mutex<()> = Mutex::new(());
+        Self { _guard: ALONE.lock().unwrap_or_else(PoisonError::into_inner) }
+    }
+}
 
 fn settings() -> Settings {
     Settings {
@@ -41,7 +51,7 @@ fn settings() -> Settings {
 }
 
 fn rig(settings: Settings) -> Rig {
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let alone = Alone::wait();
     let metrics = GgmlMetrics::register(&prometheus::Registry::new()).unwrap().of("test");
     let path = weights("smollm2-135m-instruct");
     let graph = GgmlGraph::load(&path, &ModelParams::default(), settings, metrics.clone()).unwrap();
@@ -230,7 +240,7 @@ async fn a_reservation_waits_for_room_and_no_longer_than_it_may() {
 
 #[tokio::test]
 async fn messages_that_came_before_the_scheduler_looked_are_answered_at_once() {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = Alone::wait();
     let metrics = GgmlMetrics::register(&prometheus::Registry::new()).unwrap().of("test");
     let path = weights("smollm2-135m-instruct");
     let model = Arc::new(Model::load(&path, &ModelParams::default()).unwrap());
