@@ -126,11 +126,13 @@ impl Cache {
         Ok(())
     }
 
-    /// Marks a file or folder as used now, for [`Self::prune`].
+    /// Marks a file (and its digest) or a folder as used now, for [`Self::prune`].
     pub fn touch(&self, path: &Path) {
-        let touched = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
-        if let Err(error) = touched {
-            tracing::debug!(%error, path = %path.display(), "can't touch");
+        for path in [path, &digest_path(path)] {
+            let touched = File::open(path).and_then(|file| file.set_modified(SystemTime::now()));
+            if let Err(error) = touched {
+                tracing::debug!(%error, path = %path.display(), "can't touch");
+            }
         }
     }
 

@@ -7,6 +7,9 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Deserialize;
 
+/// The longest sequence that can be asked for, in tokens.
+pub const LONGEST_CONTEXT: u32 = 1 << 20;
+
 /// The whole file.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -70,10 +73,10 @@ impl NnConfig {
             Ok(())
         };
         within("threads", self.threads, 1, 512)?;
-        within("context", self.context.unwrap_or(1), 1, 1 << 24)?;
+        within("context", self.context.unwrap_or(1), 1, LONGEST_CONTEXT)?;
         within("sequences", self.sequences, 1, 256)?;
         within("max_rows", self.max_rows, 1, 256)?;
-        within("batch", self.batch, 32, 1 << 16)?;
+        within("batch", self.batch, self.sequences.max(32), 1 << 16)?;
         within("requests_in_flight", self.requests_in_flight, 1, 1 << 20)?;
         anyhow::ensure!(
             (0.0..=86_400.0).contains(&self.longest_wait),
@@ -122,6 +125,7 @@ mod tests {
         assert!(error("[nn]\nsequence = 4").contains("unknown field `sequence`"));
         assert!(error("[nm]\n").contains("unknown field `nm`"));
         assert!(error("[nn]\nsequences = 0").contains("nn.sequences is 0, but must be 1 to 256"));
+        assert!(error("[nn]\nsequences = 64\nbatch = 32").contains("must be 64 to"));
         assert!(error("[nn]\nthreads = \"two\"").contains("threads"));
         assert!(error("[nn]\nlongest_wait = nan").contains("longest_wait"));
     }

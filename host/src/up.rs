@@ -1,10 +1,11 @@
 //! `spinfer up`: from `spin.toml` to a server, and to its end.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use anyhow::{Context, bail, ensure};
 use spinfer_gguf::tokenizer::{self, TokenizerFacts};
@@ -12,13 +13,14 @@ use spinfer_gguf::{Header, ModelInfo};
 use spinfer_llama::{ContextParams, ModelParams};
 use spinfer_protocol::{Backend, ModelCard};
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 
 use crate::app::{App, Component, VariableSources};
 use crate::cache::Cache;
 use crate::component::engine;
 use crate::component::snapshot::{self, Preparation};
 use crate::component::state::{self, Grants};
-use crate::config::{NnConfig, RuntimeConfig};
+use crate::config::{LONGEST_CONTEXT, NnConfig, RuntimeConfig};
 use crate::http::server::{StopSignals, serve};
 use crate::http::service::{Ready, Service};
 use crate::http::worker::Served;
@@ -51,12 +53,15 @@ const DEFAULT_KV_BYTES: u64 = 1 << 30;
 /// The most bytes of logits that one step computes, which bounds how many positions may ask for them.
 const STEP_LOGITS_BYTES: u64 = 64 << 20;
 
+/// How often a running server marks what it uses of the cache.
+const TOUCH_MOUNTS: Duration = Duration::from_secs(60 * 60);
+
 /// Serves the application until told to stop.
 pub async fn run(options: Options) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut stop = StopSignals::new().context("can't take over signals")?;
     let config = RuntimeConfig::load(options.runtime_config_file.as_deref())?.nn;
-    let sources = VariableSources::new(options.variables, std::env::vars());
+    let sources = VariableSources::new(options.variables, environment());
     let mut app = App::load(&options.from, &sources)?;
     for component in app.components.values_mut() {
         component.environment.extend(options.environment.iter().cloned());
@@ -67,15 +72,23 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let address = listener.local_addr()?;
     let metrics = prometheus::Registry::new();
     let service = Arc::new(Service::new(config.requests_in_flight, metrics.clone()));
-    let loading = load(app, config, options.snapshot, metrics);
+    // On a thread of its own: most of it is hashing and compiling, which must hold up nobody.
+    let cache = Cache::open(Cache::default_root()?)?;
+    let to_load = (app, config, cache.clone());
+    let loading = tokio::task::spawn_blocking(move || {
+        let (app, config, cache) = to_load;
+        Handle::current().block_on(load(app, &config, &cache, options.snapshot, &metrics))
+    });
     // Connections are accepted meanwhile and told that the server is not ready yet.
     let serving = serve(listener, service.clone(), &mut stop);
     tokio::pin!(serving);
     tokio::select! {
-        ready = loading => {
-            if service.ready.set(ready?).is_err() {
+        loaded = loading => {
+            let (ready, mounts) = loaded??;
+            if service.ready.set(ready).is_err() {
                 bail!("loaded twice");
             }
+            tokio::spawn(keep(cache, mounts));
         }
         () = &mut serving => return Ok(()),
     }
@@ -85,45 +98,60 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The environment, without what is not UTF-8.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
 /// Says on stdout, where programs read it, that requests are answered now.
 fn announce(address: SocketAddr, service: &Service) {
-    println!("Serving http://{address}");
-    if let Some(ready) = service.ready.get() {
-        for route in &ready.app.routes {
-            let rest = if route.wildcard { "/..." } else { "" };
-            println!("  {}: http://{address}{}{rest}", route.component, route.path);
+    let mut lines = format!("Serving http://{address}\n");
+    for route in service.ready.get().iter().flat_map(|ready| &ready.app.routes) {
+        let rest = if route.wildcard { "/..." } else { "" };
+        lines += &format!("  {}: http://{address}{}{rest}\n", route.component, route.path);
+    }
+    // Whoever closed stdout does not want to know.
+    let _ = io::stdout().write_all(lines.as_bytes());
+}
+
+/// Marks the folders that instances see as used, for as long as the server runs, so that no other
+/// process prunes them.
+async fn keep(cache: Cache, mounts: Vec<PathBuf>) {
+    loop {
+        tokio::time::sleep(TOUCH_MOUNTS).await;
+        for mount in &mounts {
+            cache.touch(mount);
         }
     }
 }
 
-/// Loads models and components.
+/// Loads models and components; beside them, the folders that instances see.
 async fn load(
     app: App,
-    config: NnConfig,
+    config: &NnConfig,
+    cache: &Cache,
     snapshot: bool,
-    metrics: prometheus::Registry,
-) -> anyhow::Result<Ready> {
-    let cache = Cache::open(Cache::default_root()?)?;
-    let (app, cache, models) = tokio::task::spawn_blocking(move || {
-        let models = load_models(&app, &config, &cache, &metrics)?;
-        anyhow::Ok((app, cache, models))
-    })
-    .await??;
-    let mut stamps = Stamps::open(&cache)?;
+    metrics: &prometheus::Registry,
+) -> anyhow::Result<(Ready, Vec<PathBuf>)> {
+    let models = load_models(&app, config, cache, metrics)?;
+    let mut stamps = Stamps::open(cache)?;
     let engine = engine::new()?;
     let linker = state::linker(&engine)?;
     let registry =
         Registry::new(models.iter().map(|(id, model)| (id.clone(), model.graph.clone())));
     let mut components = BTreeMap::new();
+    let mut mounts = Vec::new();
     for (id, component) in &app.components {
         let visible: Vec<_> = component.ai_models.iter().map(|id| &models[id].visible).collect();
         let mount = match visible.as_slice() {
             [] => None,
-            visible => Some(files::mount(&cache, &mut stamps, visible)?),
+            visible => Some(files::mount(cache, &mut stamps, visible)?),
         };
         let preparation = Preparation { models: mount.as_deref(), snapshot };
         let compiled =
-            snapshot::load(&engine, &linker, &cache, &component.source, &preparation).await?;
+            snapshot::load(&engine, &linker, cache, &component.source, &preparation).await?;
+        mounts.extend(mount.clone());
         let served = Served::new(
             &engine,
             &linker,
@@ -136,7 +164,7 @@ async fn load(
         .with_context(|| format!("can't run the component {}", component.source.display()))?;
         components.insert(id.clone(), Arc::new(served));
     }
-    Ok(Ready { app, components })
+    Ok((Ready { app, components }, mounts))
 }
 
 fn grants(id: &str, component: &Component, mount: Option<PathBuf>) -> Grants {
@@ -231,6 +259,12 @@ fn settings(
     let memory = total_memory();
     let kv_bytes = info.kv_bytes_per_token().max(1) * u64::from(config.sequences);
     let asked = model.settings.context.or(config.context);
+    ensure!(
+        asked.is_none_or(|asked| (1..=LONGEST_CONTEXT).contains(&asked)),
+        "{}: context is {}, but must be 1 to {LONGEST_CONTEXT}",
+        model.id,
+        asked.unwrap_or_default()
+    );
     let context = asked.unwrap_or_else(|| {
         let affordable = DEFAULT_KV_BYTES.min(memory / 4) / kv_bytes / 256 * 256;
         u64::from(info.context_length).min(affordable.max(256)) as u32

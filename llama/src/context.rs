@@ -20,7 +20,8 @@ pub struct ContextParams {
     pub batch: u32,
     /// The most tokens that go through the graph at once.
     pub micro_batch: u32,
-    /// The most entries of one decode whose logits are asked for; llama.cpp sizes buffers by it.
+    /// The most entries of one decode whose logits are asked for; llama.cpp sizes buffers by it. At
+    /// least one for each sequence.
     pub outputs: u32,
     /// One pool of cells for all sequences, instead of an equal share for each.
     pub unified: bool,
@@ -76,6 +77,22 @@ unsafe extern "C" fn abort_requested(flag: *mut c_void) -> bool {
 impl Context {
     /// Makes a context. Its memory is taken here: about `cells` times the KV bytes of a token.
     pub fn new(model: Arc<Model>, params: &ContextParams) -> Result<Self, LoadError> {
+        Self::with_abort_flag(model, params, Arc::new(AtomicBool::new(false)))
+    }
+
+    /// Makes a fresh context instead of this one, whose memory is freed first. The abort flag stays the
+    /// same.
+    pub fn recreate(self, params: &ContextParams) -> Result<Self, LoadError> {
+        let (model, abort) = (self.model.clone(), self.abort.clone());
+        drop(self);
+        Self::with_abort_flag(model, params, abort)
+    }
+
+    fn with_abort_flag(
+        model: Arc<Model>,
+        params: &ContextParams,
+        abort: Arc<AtomicBool>,
+    ) -> Result<Self, LoadError> {
         if model.is_vocab_only() {
             return Err(LoadError::Refused("only its vocabulary was loaded".into()));
         }
@@ -86,13 +103,21 @@ impl Context {
                 params.sequences
             )));
         }
+        if params.batch < params.sequences {
+            // llama.cpp aborts when it can't give each sequence an output.
+            return Err(LoadError::Refused(format!(
+                "a batch of {} tokens is too small for {} sequences",
+                params.batch, params.sequences
+            )));
+        }
+        let outputs = params.outputs.clamp(params.sequences, params.batch);
         // SAFETY: a plain value.
         let mut raw_params = unsafe { sys::llama_context_default_params() };
         raw_params.n_ctx = params.cells;
         raw_params.n_seq_max = params.sequences;
         raw_params.n_batch = params.batch;
         raw_params.n_ubatch = params.micro_batch.min(params.batch);
-        raw_params.n_outputs_max = params.outputs.clamp(1, params.batch);
+        raw_params.n_outputs_max = outputs;
         raw_params.kv_unified = params.unified;
         raw_params.n_threads = params.threads as i32;
         raw_params.n_threads_batch = params.threads as i32;
@@ -106,7 +131,6 @@ impl Context {
                 None => "no context (not enough memory?)".into(),
             })
         })?;
-        let abort = Arc::new(AtomicBool::new(false));
         // SAFETY: `abort` is kept by the context and outlives it.
         unsafe {
             sys::llama_set_abort_callback(
@@ -132,7 +156,7 @@ impl Context {
             model,
             sequences,
             batch,
-            most_outputs: params.outputs.clamp(1, params.batch),
+            most_outputs: outputs,
             context_per_sequence,
             sequence_counts: Vec::new(),
             sequence_pointers: Vec::new(),

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full};
 use tokio::time::{Instant, Sleep, sleep};
 
 use super::service::InFlight;
-use super::worker::Life;
+use super::worker::{InstanceFailed, Life};
 
 /// Any error that a body can end with.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -40,6 +40,8 @@ pub struct InstanceBody<B> {
     inner: B,
     /// None once it has ended.
     life: Option<Life>,
+    /// Whether it ended badly, so that the body is not whole.
+    failed: bool,
     in_flight: InFlight,
     keep_alive: Option<KeepAlive>,
 }
@@ -79,7 +81,7 @@ impl<B> InstanceBody<B> {
             silence: Box::pin(sleep(period)),
             between_events: true,
         });
-        Self { inner, life: Some(life), in_flight, keep_alive }
+        Self { inner, life: Some(life), failed: false, in_flight, keep_alive }
     }
 
     /// The whole body was taken. What the guest still does after its answer, it does by itself.
@@ -111,12 +113,14 @@ where
                         keep_alive.restart();
                     }
                 }
-                if self.inner.is_end_stream() {
+                if self.in_flight.is_complete() || self.inner.is_end_stream() {
                     self.complete();
                 }
                 Some(Ok(frame))
             }
             Some(Err(error)) => Some(Err(error.into())),
+            // Else the client would take what there is for all.
+            None if self.failed => Some(Err(Box::new(InstanceFailed))),
             None => {
                 self.complete();
                 None
@@ -143,8 +147,9 @@ where
                 return Poll::Ready(this.took(frame));
             }
             let Some(life) = &mut this.life else { break };
-            if life.as_mut().poll(cx).is_ready() {
+            if let Poll::Ready(ended) = life.as_mut().poll(cx) {
                 this.life = None;
+                this.failed = ended.is_err();
             }
             // The guest may have written something, or ended.
             if let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) {
@@ -175,10 +180,10 @@ where
 
 #[cfg(test)]
 mod tests {
+    use futures::Stream;
     use http_body_util::StreamBody;
     use tokio::sync::mpsc;
 
-    use super::super::service::InFlight;
     use super::*;
 
     async fn next<B>(body: &mut InstanceBody<B>) -> Bytes
@@ -188,6 +193,27 @@ mod tests {
     {
         let frame = body.frame().await.unwrap().unwrap();
         frame.into_data().unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_body_of_an_instance_that_failed_is_no_whole_body() {
+        for failed in [false, true] {
+            let life = Box::pin(async move { if failed { Err(InstanceFailed) } else { Ok(()) } });
+            let mut ends_with_life = futures::stream::iter([Ok::<_, BoxError>(Frame::data(
+                Bytes::from_static(b"half"),
+            ))]);
+            let mut polls = 0;
+            let stream = futures::stream::poll_fn(move |cx| {
+                polls += 1;
+                // The frame, then nothing until the instance has ended, then the end.
+                if polls == 2 { Poll::Pending } else { Pin::new(&mut ends_with_life).poll_next(cx) }
+            });
+            let in_flight = InFlight::untracked();
+            let mut body = InstanceBody::new(StreamBody::new(stream), life, in_flight, None);
+            assert_eq!(next(&mut body).await, "half");
+            let end = body.frame().await;
+            assert_eq!(end.is_some_and(|end| end.is_err()), failed);
+        }
     }
 
     #[tokio::test]

@@ -20,6 +20,9 @@ const DRAIN: Duration = Duration::from_secs(30);
 /// A client has this long to send the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// An HTTP/2 connection on which nothing comes is asked this often whether anybody is there.
+const PING: Duration = Duration::from_secs(20);
+
 /// Signals that come this close together are one: a Ctrl-C may bring both INT and TERM.
 const ONE_SIGNAL: Duration = Duration::from_secs(1);
 
@@ -51,7 +54,7 @@ impl StopSignals {
 pub async fn serve(listener: TcpListener, service: Arc<Service>, stop: &mut StopSignals) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    builder.http2().timer(TokioTimer::new());
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING);
     let connections = GracefulShutdown::new();
     loop {
         tokio::select! {

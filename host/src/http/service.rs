@@ -153,7 +153,7 @@ async fn run(
         status: 0,
         bytes: 0,
         length: None,
-        complete: false,
+        complete: log.method == Method::HEAD,
         _permit: permit,
     };
     let request = request.map(|body| body.map_err(WasiHttpError::Hyper).boxed_unsync());
@@ -163,7 +163,7 @@ async fn run(
         biased;
         answer = &mut answer => answer.ok(),
         // It may have answered in the same breath.
-        () = &mut life => answer.try_recv().ok().flatten(),
+        _ = &mut life => answer.try_recv().ok().flatten(),
     };
     match answer {
         Some(Ok(answer)) => {
@@ -323,6 +323,11 @@ impl InFlight {
         if self.length == Some(self.bytes) {
             self.complete = true;
         }
+    }
+
+    /// Whether the whole body was taken.
+    pub fn is_complete(&self) -> bool {
+        self.complete
     }
 
     /// The whole body was taken.

@@ -19,7 +19,12 @@ use crate::nn::Registry;
 use crate::nn::wit::{ComputeObserver, NnCtx};
 
 /// The life of an instance.
-pub type Life = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type Life = Pin<Box<dyn Future<Output = Result<(), InstanceFailed>> + Send>>;
+
+/// An instance trapped, or the host could not run it. Why is in the log.
+#[derive(Debug, thiserror::Error)]
+#[error("the instance failed")]
+pub struct InstanceFailed;
 
 /// A component, ready to be instantiated for each request.
 pub struct Served {
@@ -63,10 +68,11 @@ impl Served {
         answer: oneshot::Sender<wasmtime::Result<Response>>,
     ) -> Life {
         Box::pin(async move {
-            if let Err(error) = self.live(request, &id, timings, answer).await {
+            self.live(request, &id, timings, answer).await.map_err(|error| {
                 let component = &self.grants.component;
                 tracing::error!(request = %id, %component, "the instance failed: {error:#}");
-            }
+                InstanceFailed
+            })
         })
     }
 

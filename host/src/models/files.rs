@@ -68,14 +68,13 @@ pub fn mount(
     for files in &files {
         files.write_into(aside.path())?;
     }
-    if mount.exists() {
-        fs::remove_dir_all(&mount).context("can't remove a damaged folder of the cache")?;
-    }
-    match fs::rename(aside.path(), &mount) {
-        Ok(()) => drop(aside.keep()),
-        // Another process was quicker.
-        Err(_) if mount.is_dir() => {}
-        Err(error) => return Err(error).context("can't put the models' files in place"),
+    if fs::rename(aside.path(), &mount).is_err() && !files.iter().all(|files| files.are_in(&mount))
+    {
+        // Not that another process was quicker: what is there is damaged.
+        let damaged = tempfile::tempdir_in(&mounts)?;
+        let context = || format!("can't put the models' files into {}", mount.display());
+        fs::rename(&mount, damaged.path().join("damaged")).with_context(context)?;
+        fs::rename(aside.path(), &mount).with_context(context)?;
     }
     cache.prune(&mounts)?;
     Ok(mount)

@@ -315,7 +315,7 @@ impl Reader<'_> {
     /// Where a row goes on, from the positions of its new tokens.
     fn start(&self, row: usize, length: u32, positions: &[i64]) -> Result<u32, NnError> {
         let Some(&first) = positions.first() else { return Ok(length) };
-        if positions.iter().zip(first..).any(|(&position, expected)| position != expected) {
+        if positions.windows(2).any(|pair| pair[0].checked_add(1) != Some(pair[1])) {
             return Err(NnError::invalid_argument(format!(
                 "position_ids: the positions of row {row} must rise by one"
             )));

@@ -159,7 +159,7 @@ impl GgmlContext {
         let logits = answer.await.map_err(|_| stopped())??;
         self.broken = false;
         self.lengths.rows = after;
-        self.lengths.columns += columns;
+        self.lengths.columns = self.lengths.columns.saturating_add(columns);
         if logits.data.is_empty() {
             return Ok(Vec::new());
         }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use spinfer_llama::{Batch, Context, DecodeError, SequenceId, Token};
+use spinfer_llama::{Batch, Context, DecodeError, LoadError, SequenceId, Token};
 use tokio::sync::oneshot;
 
 use super::Settings;
@@ -111,10 +111,31 @@ impl Scheduler {
             self.receive();
             self.drop_given_up();
             self.admit();
-            if !self.running.is_empty() {
-                self.step();
+            if self.running.is_empty() {
+                continue;
+            }
+            if let Err(error) = self.step() {
+                self.fail(&error);
+                if let DecodeError::Fatal(_) = error {
+                    match self.recreate() {
+                        Ok(scheduler) => self = scheduler,
+                        Err(error) => {
+                            tracing::error!(%error, "no new context can be made; the model stops");
+                            return;
+                        }
+                    }
+                }
             }
         }
+    }
+
+    /// The scheduler with a fresh llama context. What the contexts held is lost; their sequences come
+    /// back when they are closed.
+    fn recreate(self) -> Result<Self, LoadError> {
+        let llama = self.llama.recreate(&self.settings.context)?;
+        let mut scheduler = Self { llama, ..self };
+        scheduler.contexts.values_mut().for_each(|held| held.lost = true);
+        Ok(scheduler)
     }
 
     /// Takes all messages that are there. Waits when there is nothing to compute; and shortly when
@@ -275,21 +296,17 @@ impl Scheduler {
     }
 
     /// One decode over all that is running.
-    fn step(&mut self) {
+    fn step(&mut self) -> Result<(), DecodeError> {
         self.fill_batch();
-        if self.batch.is_empty() {
-            return self.finish();
-        }
         let began = Instant::now();
-        match self.llama.decode(&self.batch) {
-            Ok(()) => {
-                self.metrics.steps.inc();
-                self.copy_logits();
-                self.finish();
-                self.expected_until = Instant::now() + self.settings.gather.min(began.elapsed());
-            }
-            Err(error) => self.fail(&error),
+        if !self.batch.is_empty() {
+            self.llama.decode(&self.batch)?;
+            self.metrics.steps.inc();
+            self.copy_logits()?;
         }
+        self.finish();
+        self.expected_until = Instant::now() + self.settings.gather.min(began.elapsed());
+        Ok(())
     }
 
     /// Puts tokens into the batch and counts them as done.
@@ -338,14 +355,18 @@ impl Scheduler {
         }
     }
 
-    fn copy_logits(&mut self) {
+    fn copy_logits(&mut self) -> Result<(), DecodeError> {
         for output in &self.outputs {
-            let Some(logits) = self.llama.logits(output.entry) else { continue };
+            let logits = self
+                .llama
+                .logits(output.entry)
+                .ok_or_else(|| DecodeError::Invalid("no logits came of it".into()))?;
             let bytes: &[u8] = bytemuck::cast_slice(logits);
             let start = output.row * bytes.len();
             self.running[output.running].logits.data[start..start + bytes.len()]
                 .copy_from_slice(bytes);
         }
+        Ok(())
     }
 
     /// Answers the calls that are done.
@@ -361,27 +382,14 @@ impl Scheduler {
         }
     }
 
-    /// Ends all calls of a failed step. After a fatal failure llama.cpp's context is unusable, so all
-    /// contexts end and a new one is made.
+    /// Ends all calls of a failed step.
     fn fail(&mut self, error: &DecodeError) {
         tracing::error!(%error, tokens = self.batch.len(), "a step failed");
         for running in self.running.drain(..) {
+            // The caller is gone if the reply can't be sent.
             let _ = running.reply.send(Err(NnError::runtime(format!("the step failed: {error}"))));
         }
         self.expected.clear();
-        if !matches!(error, DecodeError::Fatal(_)) {
-            return;
-        }
-        match Context::new(self.llama.model().clone(), &self.settings.context) {
-            Ok(context) => {
-                self.llama = context;
-                self.contexts.values_mut().for_each(|held| held.lost = true);
-            }
-            Err(error) => {
-                tracing::error!(%error, "no new context can be made; the model stops");
-                self.stopping = true;
-            }
-        }
     }
 }
 
