@@ -147,7 +147,7 @@ fn wrong_settings_are_named() {
     let wrong = |nn: &str| Setup { nn: nn.into(), ..Setup::default() };
     assert_refused(&wrong("sequence = 3"), &["sequence"]);
     assert_refused(&wrong("sequences = 1000"), &["sequences", "256"]);
-    assert_refused(&wrong("context = 16000000"), &["KV cache", "MiB"]);
+    assert_refused(&wrong("context = 1000000"), &["KV cache", "MiB"]);
     let arguments = vec!["--variable".into(), "typo=1".into()];
     assert_refused(&Setup { arguments, ..Setup::default() }, &["typo"]);
 }
@@ -274,4 +274,55 @@ fn a_snapshotted_instance_sees_its_own_files_environment_and_random_numbers() {
     assert_eq!(first["variable"], "v");
     assert_ne!(first["random"], second["random"]);
     server.wait_for_line(|line| line.contains("the probe logs"));
+}
+
+/// While a long request runs, another is answered with 429, and probes are not.
+fn assert_second_is_told_to_come_later(nn: &str) {
+    let server = Server::start(&Setup { nn: nn.into(), ..Setup::default() });
+    let mut body =
+        json!({"model": MODEL, "prompt": "1, 2, 3, 4,", "max_tokens": 400, "temperature": 0});
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| server.complete(&body));
+        server.wait_for_metric("spinfer_decode_tokens_total", |count| count > 2);
+        let second = server.complete(&json!({"model": MODEL, "prompt": "Once", "max_tokens": 1}));
+        assert_eq!((second.status, second.header("retry-after")), (429, "1"), "{}", second.text);
+        let error = &second.json()["error"];
+        assert_eq!(error["type"], "rate_limit_error");
+        assert_eq!(error["code"], "rate_limit_exceeded");
+        assert_eq!(server.get("/v1/health").status, 200);
+        assert_eq!(first.join().unwrap().status, 200);
+    });
+    body["max_tokens"] = json!(1);
+    assert_eq!(server.complete(&body).status, 200, "there is room again");
+}
+
+#[test]
+fn too_many_requests_in_flight_are_told_to_come_later() {
+    assert_second_is_told_to_come_later("requests_in_flight = 1");
+}
+
+#[test]
+fn a_request_that_finds_no_room_in_time_is_told_to_come_later() {
+    assert_second_is_told_to_come_later("sequences = 1\nmax_rows = 1\nlongest_wait = 0.05");
+}
+
+#[test]
+fn while_it_loads_the_server_answers_that_it_is_not_ready() {
+    // A fresh cache, so that the component is prepared, which takes seconds.
+    let cache = tempfile::tempdir().unwrap();
+    let setup = Setup { cache: cache.path().join("cache"), ..Setup::default() };
+    let server = Server::start_without_waiting(&setup, free_address());
+    let answer = server.get_when_listening("/v1/health");
+    assert_eq!((answer.status, answer.header("retry-after")), (503, "1"), "{}", answer.text);
+    assert_eq!(answer.json()["error"]["type"], "server_error");
+    let pid = server.pid();
+    assert!(Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap().success());
+    let (status, output) = server.stop();
+    assert_eq!(status.code(), Some(0), "{output}");
+    assert!(!output.contains("Serving"), "it stopped while it was loading:\n{output}");
+}
+
+/// An address that was free a moment ago.
+fn free_address() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }

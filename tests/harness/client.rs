@@ -1,6 +1,8 @@
 //! A plain HTTP client for the server.
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use ureq::Agent;
@@ -59,6 +61,19 @@ impl Server {
     /// `GET path`.
     pub fn get(&self, path: &str) -> Answer {
         read(agent().get(format!("{}{path}", self.url)).call().expect("an answer"))
+    }
+
+    /// `GET path` as soon as the server listens.
+    ///
+    /// # Panics
+    /// When it does not within a minute.
+    pub fn get_when_listening(&self, path: &str) -> Answer {
+        let until = Instant::now() + Duration::from_secs(60);
+        while TcpStream::connect(&self.address).is_err() {
+            assert!(Instant::now() < until, "nobody listens:\n{}", self.output());
+            std::thread::yield_now();
+        }
+        self.get(path)
     }
 
     /// `POST path` of any body.

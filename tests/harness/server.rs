@@ -146,6 +146,16 @@ impl Server {
         server
     }
 
+    /// Starts a server at that address, and does not wait until it is ready.
+    pub fn start_without_waiting(setup: &Setup, address: String) -> Self {
+        let mut setup = setup.clone();
+        setup.environment.push(("SPIN_HTTP_LISTEN_ADDR".into(), address.clone()));
+        let mut server = Self::spawn(&setup);
+        server.url = format!("http://{address}");
+        server.address = address;
+        server
+    }
+
     /// Starts a server that is to end by itself; its exit status and output.
     pub fn refuse(setup: &Setup) -> (ExitStatus, String) {
         let mut server = Self::spawn(setup);
