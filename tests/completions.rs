@@ -211,20 +211,31 @@ fn nothing_generated_is_an_answer_too() {
     assert_eq!(SERVER.complete(&body).status, 200, "an empty prompt starts from BOS");
 }
 
-/// The largest difference of logits between a step alone and one of eight sequences, over a few steps
-/// of real text.
+/// The largest difference of logits between what is computed alone and what is computed with others:
+/// the prompts in one batch, then a few steps of all.
 fn what_batching_moves(prompts: &[&str]) -> f32 {
     let reference = Reference::default_model();
     let mut together = reference.context(prompts.len() as u32);
     let mut singles: Vec<_> = prompts.iter().map(|_| reference.context(1)).collect();
     let mut next = Vec::new();
+    let mut most = 0.0f32;
+    let moved = |alone: &[f32], batched: &[f32]| {
+        alone.iter().zip(batched).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+    };
+    let mut batch = spinfer_llama::Batch::new();
+    let mut ends = Vec::new();
     for (sequence, prompt) in prompts.iter().enumerate() {
         let ids = reference.model.tokenize(prompt, true, true).unwrap();
-        let logits = reference.append(&mut singles[sequence], 0, &ids);
-        reference.append(&mut together, sequence as i32, &ids);
-        next.push(best(&logits).0);
+        for (position, &id) in ids.iter().enumerate() {
+            batch.push(id, position as u32, sequence as i32, position == ids.len() - 1);
+        }
+        ends.push((batch.len() - 1, reference.append(&mut singles[sequence], 0, &ids)));
     }
-    let mut most = 0.0f32;
+    together.decode(&batch).unwrap();
+    for (end, alone) in &ends {
+        most = most.max(moved(alone, together.logits(*end).unwrap()));
+        next.push(best(alone).0);
+    }
     for _ in 0..16 {
         let mut batch = spinfer_llama::Batch::new();
         for (sequence, &token) in next.iter().enumerate() {
@@ -234,8 +245,7 @@ fn what_batching_moves(prompts: &[&str]) -> f32 {
         for (sequence, token) in next.iter_mut().enumerate() {
             let alone = reference.append(&mut singles[sequence], 0, &[*token]);
             let batched = together.logits(sequence).unwrap();
-            let moved = alone.iter().zip(batched).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            most = most.max(moved);
+            most = most.max(moved(&alone, batched));
             *token = best(&alone).0;
         }
     }
