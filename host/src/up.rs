@@ -206,7 +206,7 @@ fn load_models(
         .map(|id| {
             let model = found.get(id).with_context(|| {
                 format!(
-                    "ai_models in spin.toml lists {id:?}, but there is no {}/{id}/model.gguf",
+                    "the application's ai_models list {id:?}, but there is no {}/{id}/model.gguf",
                     folder.display()
                 )
             })?;
