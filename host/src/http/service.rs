@@ -100,7 +100,11 @@ impl Service {
         }
         let ready = self.ready.get().ok_or_else(|| ApiError {
             retry_after: Some(1),
-            ..ApiError::new(503, ErrorKind::ServerError, "The models and components are still being prepared.")
+            ..ApiError::new(
+                503,
+                ErrorKind::ServerError,
+                "The models and components are still being prepared.",
+            )
         })?;
         if path == "/.well-known/spin/health" {
             log.line(200, 0, None);
