@@ -108,13 +108,7 @@ impl Scheduler {
     /// Serves until told to stop, or until nobody can send any more.
     pub fn run(mut self) {
         while !self.stopping {
-            self.receive();
-            self.drop_given_up();
-            self.admit();
-            if self.running.is_empty() {
-                continue;
-            }
-            if let Err(error) = self.step() {
+            if let Err(error) = self.turn() {
                 self.fail(&error);
                 if let DecodeError::Fatal(_) = error {
                     match self.recreate() {
@@ -127,6 +121,14 @@ impl Scheduler {
                 }
             }
         }
+    }
+
+    /// The border between two steps, and the next step if anything is to be computed.
+    pub fn turn(&mut self) -> Result<(), DecodeError> {
+        self.receive();
+        self.drop_given_up();
+        self.admit();
+        if self.running.is_empty() { Ok(()) } else { self.step() }
     }
 
     /// The scheduler with a fresh llama context. What the contexts held is lost; their sequences come

@@ -1,7 +1,6 @@
 //! The backend with the real default model, through the convention.
 
 use std::sync::{MutexGuard, PoisonError};
-use std::time::Instant;
 
 use spinfer_llama::Batch;
 use spinfer_tests::models::weights;
@@ -57,6 +56,50 @@ fn rig(settings: Settings) -> Rig {
     let graph = GgmlGraph::load(&path, &ModelParams::default(), settings, metrics.clone()).unwrap();
     Rig { graph: Arc::new(graph), metrics, _alone: alone }
 }
+
+/// A scheduler without a thread of its own.
+struct HandDriven {
+    scheduler: Scheduler,
+    sender: mpsc::Sender<Message>,
+    metrics: ModelMetrics,
+    _alone: Alone,
+}
+
+impl HandDriven {
+    fn new(settings: Settings) -> Self {
+        let alone = Alone::wait();
+        let metrics = GgmlMetrics::register(&prometheus::Registry::new()).unwrap().of("test");
+        let path = weights("smollm2-135m-instruct");
+        let model = Arc::new(Model::load(&path, &ModelParams::default()).unwrap());
+        let context = Context::new(model, &settings.context).unwrap();
+        let (sender, inbox) = mpsc::channel();
+        let scheduler = Scheduler::new(context, settings, inbox, metrics.clone());
+        Self { scheduler, sender, metrics, _alone: alone }
+    }
+
+    fn send(&self, message: Message) {
+        self.sender.send(message).unwrap();
+    }
+
+    async fn reserve(&mut self, context: ContextId, sequences: u32) {
+        let (reply, answer) = oneshot::channel();
+        self.send(Message::Reserve { context, sequences, reply });
+        self.scheduler.turn().unwrap();
+        assert_eq!(answer.await.unwrap(), Ok(()));
+    }
+
+    /// Asks for the logits after the tokens of a context's first call, which has one row.
+    fn compute(&self, context: ContextId, tokens: Vec<i32>) -> oneshot::Receiver<Answer> {
+        let (reply, answer) = oneshot::channel();
+        let columns = tokens.len() as u32;
+        let rows = vec![convention::RowStep { parent: None, start: 0, tokens }];
+        let step = convention::Step { rows, keep: 1, columns };
+        self.send(Message::Compute { context, step, reply });
+        answer
+    }
+}
+
+type Answer = Result<message::Logits, NnError>;
 
 fn tokenize(text: &str) -> Vec<i64> {
     let params = ModelParams { vocab_only: true, ..ModelParams::default() };
@@ -240,17 +283,11 @@ async fn a_reservation_waits_for_room_and_no_longer_than_it_may() {
 
 #[tokio::test]
 async fn messages_that_came_before_the_scheduler_looked_are_answered_at_once() {
-    let _alone = Alone::wait();
-    let metrics = GgmlMetrics::register(&prometheus::Registry::new()).unwrap().of("test");
-    let path = weights("smollm2-135m-instruct");
-    let model = Arc::new(Model::load(&path, &ModelParams::default()).unwrap());
-    let context = Context::new(model, &settings().context).unwrap();
-    let (sender, inbox) = mpsc::channel();
-    let (reply, answer) = oneshot::channel();
-    sender.send(Message::Reserve { context: 0, sequences: 1, reply }).unwrap();
     // Nobody may have to wait this long with all sequences free.
     let settings = Settings { longest_wait: Duration::from_secs(3600), ..settings() };
-    let scheduler = Scheduler::new(context, settings, inbox, metrics);
+    let HandDriven { scheduler, sender, metrics: _, _alone } = HandDriven::new(settings);
+    let (reply, answer) = oneshot::channel();
+    sender.send(Message::Reserve { context: 0, sequences: 1, reply }).unwrap();
     let thread = std::thread::spawn(move || scheduler.run());
     let answer = tokio::time::timeout(Duration::from_secs(60), answer).await;
     assert_eq!(answer.unwrap().unwrap(), Ok(()));
@@ -258,29 +295,51 @@ async fn messages_that_came_before_the_scheduler_looked_are_answered_at_once() {
     thread.join().unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
+/// The scheduler is driven turn by turn here, so what happens at which border is decided.
+#[tokio::test]
 async fn what_is_given_up_in_prefill_leaves_at_the_next_border() {
-    let rig =
-        rig(Settings { context: ContextParams { batch: 32, ..settings().context }, ..settings() });
-    let ids: Vec<i64> = (0..500).map(|index| 1000 + index % 100).collect();
-    let graph = rig.graph.clone();
-    let long = tokio::spawn(async move { row(&mut graph.init_context(), &ids).await });
-    let patience = Instant::now();
-    while rig.metrics.steps.get() == 0 {
-        assert!(patience.elapsed() < Duration::from_secs(60), "no step in a minute");
-        tokio::task::yield_now().await;
-    }
-    long.abort();
-    assert!(long.await.unwrap_err().is_cancelled());
-    // The scheduler takes messages in order: when this one is answered, the other is closed.
-    let mut other = rig.graph.init_context();
-    compute(&mut other, &[("reserve", i64s(&[1], &[10]))]).await.unwrap();
-    assert_eq!(rig.metrics.sequences_held.get(), 1);
-    assert_eq!(rig.metrics.cancelled.get(), 1);
-    let computed = rig.metrics.prefill_tokens.get();
-    assert!(computed < 500, "{computed} tokens were computed for nobody");
-    row(&mut other, &[28]).await;
-    assert_eq!(rig.metrics.prefill_tokens.get(), computed, "nothing more of the one given up");
+    const BATCH: u64 = 32;
+    let mut hand = HandDriven::new(Settings {
+        context: ContextParams { batch: BATCH as u32, ..settings().context },
+        ..settings()
+    });
+    hand.reserve(0, 1).await;
+    let tokens: Vec<i32> = (0..500).map(|index| 1000 + index % 100).collect();
+    let given_up = hand.compute(0, tokens);
+    hand.scheduler.turn().unwrap();
+    hand.scheduler.turn().unwrap();
+    assert_eq!(hand.metrics.prefill_tokens.get(), 2 * BATCH);
+    assert_eq!(hand.metrics.sequences_held.get(), 1);
+
+    drop(given_up);
+    hand.scheduler.turn().unwrap();
+    assert_eq!(hand.metrics.cancelled.get(), 1);
+    assert_eq!(hand.metrics.prefill_tokens.get(), 2 * BATCH, "computed for nobody");
+    hand.send(Message::Close { context: 0 });
+    hand.scheduler.turn().unwrap();
+    assert_eq!(hand.metrics.sequences_held.get(), 0);
+
+    hand.reserve(1, 4).await;
+    let mut other = hand.compute(1, vec![28]);
+    hand.scheduler.turn().unwrap();
+    assert!(other.try_recv().unwrap().is_ok());
+    assert_eq!(hand.metrics.decode_tokens.get(), 1);
+    assert_eq!(hand.metrics.prefill_tokens.get(), 2 * BATCH);
+}
+
+/// A context that is closed in the middle of its prefill costs no further step either.
+#[tokio::test]
+async fn what_is_closed_in_prefill_leaves_at_the_next_border() {
+    let mut hand = HandDriven::new(settings());
+    hand.reserve(0, 1).await;
+    let mut closed = hand.compute(0, vec![28; 200]);
+    hand.scheduler.turn().unwrap();
+    hand.send(Message::Close { context: 0 });
+    hand.scheduler.turn().unwrap();
+    assert_eq!(hand.metrics.steps.get(), 1);
+    assert_eq!(hand.metrics.cancelled.get(), 1);
+    assert_eq!(hand.metrics.sequences_held.get(), 0);
+    assert_eq!(closed.try_recv(), Err(oneshot::error::TryRecvError::Closed));
 }
 
 #[tokio::test]
