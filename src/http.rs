@@ -15,11 +15,25 @@ pub enum Endpoint {
     Health,
     /// `GET /v1/version`
     Version,
+    /// `GET /v1/providers`
+    Providers,
+    /// `POST /tokenize`
+    Tokenize,
+    /// `POST /detokenize`
+    Detokenize,
+    /// `GET /tokenizer_info`, of the model that the query names.
+    TokenizerInfo(Option<String>),
+    /// `GET /openapi.json`
+    OpenApi,
+    /// `OPTIONS` of a path that takes these methods.
+    Options(&'static str),
 }
 
 /// How a path's place in the table is compared, and what it leads to.
 enum Path {
     Exact(&'static str, Endpoint),
+    /// The value of this parameter of the query, if it is there, goes to the endpoint.
+    Query(&'static str, &'static str, fn(Option<String>) -> Endpoint),
     /// The rest of the path, not empty and percent-decoded, goes to the endpoint.
     Prefix(&'static str, fn(String) -> Endpoint),
 }
@@ -31,6 +45,11 @@ const ROUTES: &[(&str, Path)] = &[
     ("GET, HEAD", Path::Prefix("/v1/models/", Endpoint::Model)),
     ("GET, HEAD", Path::Exact("/v1/health", Endpoint::Health)),
     ("GET, HEAD", Path::Exact("/v1/version", Endpoint::Version)),
+    ("GET, HEAD", Path::Exact("/v1/providers", Endpoint::Providers)),
+    ("POST", Path::Exact("/tokenize", Endpoint::Tokenize)),
+    ("POST", Path::Exact("/detokenize", Endpoint::Detokenize)),
+    ("GET, HEAD", Path::Query("/tokenizer_info", "model", Endpoint::TokenizerInfo)),
+    ("GET, HEAD", Path::Exact("/openapi.json", Endpoint::OpenApi)),
 ];
 
 /// Older clients put `/openai/v1` before the paths of `/v1`.
@@ -51,17 +70,19 @@ impl From<ApiError> for RouteError {
     }
 }
 
-/// Finds the endpoint. `path` may carry a query, which no endpoint reads.
-pub fn route(method: &str, path: &str) -> Result<Endpoint, RouteError> {
-    let path = path.split('?').next().unwrap_or_default();
+/// Finds the endpoint. `target` is the path, with its query if there is one.
+pub fn route(method: &str, target: &str) -> Result<Endpoint, RouteError> {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let canonical = match path.strip_prefix(ALIAS) {
         Some(rest) => format!("/v1/{rest}"),
         None => path.to_owned(),
     };
-    let found =
-        ROUTES.iter().find_map(|(allow, candidate)| Some((*allow, candidate.lead(&canonical)?)));
+    let found = ROUTES
+        .iter()
+        .find_map(|(allow, candidate)| Some((*allow, candidate.lead(&canonical, query)?)));
     match found {
         None => Err(RouteError { error: ApiError::unknown_path(method, path), allow: None }),
+        Some((allow, _)) if method == "OPTIONS" => Ok(Endpoint::Options(allow)),
         Some((allow, endpoint)) if allow.split(", ").any(|allowed| allowed == method) => {
             Ok(endpoint)
         }
@@ -73,8 +94,11 @@ pub fn route(method: &str, path: &str) -> Result<Endpoint, RouteError> {
 }
 
 impl Path {
-    fn lead(&self, path: &str) -> Option<Endpoint> {
+    fn lead(&self, path: &str, query: &str) -> Option<Endpoint> {
         match self {
+            Path::Query(exact, name, endpoint) => {
+                (path == *exact).then(|| endpoint(parameter(query, name)))
+            }
             Path::Exact(exact, endpoint) => (path == *exact).then(|| endpoint.clone()),
             Path::Prefix(prefix, endpoint) => path
                 .strip_prefix(prefix)
@@ -83,6 +107,13 @@ impl Path {
                 .map(endpoint),
         }
     }
+}
+
+/// A parameter of a query, decoded; `+` stands for a space there.
+fn parameter(query: &str, name: &str) -> Option<String> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(found, _)| *found == name)?;
+    percent_decode(&value.replace('+', " "))
 }
 
 /// `None` for a `%` without two hex digits, or bytes that aren't UTF-8: no name has such a form.
@@ -105,7 +136,7 @@ fn percent_decode(text: &str) -> Option<String> {
 impl Endpoint {
     /// Whether the request's body is to be read.
     pub fn takes_body(&self) -> bool {
-        matches!(self, Endpoint::Completions)
+        matches!(self, Endpoint::Completions | Endpoint::Tokenize | Endpoint::Detokenize)
     }
 }
 
@@ -167,6 +198,25 @@ mod tests {
         assert_eq!(route("GET", "/v1/models"), Ok(Endpoint::Models));
         assert_eq!(route("HEAD", "/v1/health"), Ok(Endpoint::Health));
         assert_eq!(route("GET", "/v1/openai/v1/version"), Ok(Endpoint::Version));
+        assert_eq!(route("GET", "/v1/providers"), Ok(Endpoint::Providers));
+        assert_eq!(route("POST", "/tokenize"), Ok(Endpoint::Tokenize));
+        assert_eq!(route("POST", "/detokenize"), Ok(Endpoint::Detokenize));
+        assert_eq!(route("GET", "/openapi.json"), Ok(Endpoint::OpenApi));
+    }
+
+    #[test]
+    fn the_query_may_name_a_model() {
+        let info = |model: Option<&str>| Ok(Endpoint::TokenizerInfo(model.map(str::to_owned)));
+        assert_eq!(route("GET", "/tokenizer_info"), info(None));
+        assert_eq!(route("GET", "/tokenizer_info?a=b"), info(None));
+        assert_eq!(route("GET", "/tokenizer_info?a=b&model=org%2Fm+x"), info(Some("org/m x")));
+    }
+
+    #[test]
+    fn every_path_tells_its_methods() {
+        assert_eq!(route("OPTIONS", "/v1/completions"), Ok(Endpoint::Options("POST")));
+        assert_eq!(route("OPTIONS", "/v1/models/a/b"), Ok(Endpoint::Options("GET, HEAD")));
+        assert_eq!(route("OPTIONS", "/nowhere").unwrap_err().error.status, 404);
     }
 
     #[test]

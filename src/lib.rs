@@ -5,6 +5,7 @@
 //! * [`http`]: which endpoint a method and path mean, and what a request's body must look like;
 //! * [`request`]: the body becomes a [`CompletionRequest`](request::CompletionRequest), whose every
 //!   value is in range;
+//! * [`settings`]: what the operator has set;
 //! * [`models`]: the model that it names, with its [`tokenizer`];
 //! * [`service`]: what each endpoint does;
 //! * [`generation`]: prompts go into an execution context, tokens come out;
@@ -21,6 +22,7 @@ pub mod models;
 pub mod request;
 pub mod sampling;
 pub mod service;
+pub mod settings;
 pub mod tokenizer;
 
 #[cfg(target_family = "wasm")]

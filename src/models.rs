@@ -83,6 +83,27 @@ impl Library {
         }
     }
 
+    /// The model of that name or, where there is none, the server's default: the one that the
+    /// settings name, or the only one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::find`]; 400 when there are several models and no default.
+    pub fn find_or_default(
+        &self,
+        name: Option<&str>,
+        default: Option<&str>,
+    ) -> Result<&Model, ApiError> {
+        match (name.or(default), self.models.as_slice()) {
+            (Some(name), _) => self.find(name),
+            (None, [only]) => Ok(only),
+            (None, _) => Err(ApiError::invalid(
+                "model",
+                "`model` must name one of this server's models; GET /v1/models lists them.",
+            )),
+        }
+    }
+
     fn walk(&mut self, folder: &Path, id: &str, depth: usize) {
         if folder.join("model.json").is_file() {
             match load(folder) {
@@ -157,6 +178,19 @@ mod tests {
         }
         assert_eq!(library.find("bad").unwrap_err().status, 500);
         assert!(library.find("worse").unwrap_err().message.contains("tokenizer.json"));
+    }
+
+    #[test]
+    fn a_name_comes_before_the_default() {
+        let model = |id| Model { card: testing::card(id), tokenizer: testing::byte_level() };
+        let one = Library::from_models(vec![model("a")]);
+        assert_eq!(one.find_or_default(None, None).unwrap().card.id, "a");
+        assert_eq!(one.find_or_default(Some("x"), None).unwrap_err().status, 404);
+        let two = Library::from_models(vec![model("a"), model("b")]);
+        assert_eq!(two.find_or_default(None, Some("b")).unwrap().card.id, "b");
+        assert_eq!(two.find_or_default(Some("a"), Some("b")).unwrap().card.id, "a");
+        let error = two.find_or_default(None, None).unwrap_err();
+        assert_eq!((error.status, error.param.as_deref()), (400, Some("model")));
     }
 
     #[test]

@@ -6,7 +6,11 @@ use crate::answer::{self, ByteSink, Collector, Events, Head};
 use crate::generation::{self, BackendError, ClientGone, ExecutionContext, GenerationError, Plan};
 use crate::http::Endpoint;
 use crate::models::{Library, Model};
-use crate::request::{CompletionRequest, StreamOptions};
+use crate::request::{CompletionRequest, DetokenizeRequest, StreamOptions, TokenizeRequest};
+use crate::settings::Settings;
+
+/// What `GET /openapi.json` answers.
+const OPENAPI: &str = include_str!("../openapi.json");
 
 /// What the service takes from where it runs.
 pub trait Platform {
@@ -29,43 +33,87 @@ pub enum Reply<C> {
     /// A JSON body.
     Json(String),
     /// Events, to be written while they are made.
-    Stream(Stream<C>),
+    Stream(Box<Stream<C>>),
+    /// What a path takes: the methods, for the headers.
+    Options(&'static str),
 }
 
 /// Answers a request to an endpoint.
 pub async fn respond<P: Platform>(
     endpoint: Endpoint,
     body: &[u8],
+    settings: &Settings,
     platform: &P,
 ) -> Result<Reply<P::Context>, ApiError> {
-    match endpoint {
-        Endpoint::Completions => completions(body, platform).await,
-        Endpoint::Models => Ok(Reply::Json(answer::models(platform.library()))),
-        Endpoint::Model(id) => Ok(Reply::Json(answer::model(platform.library().find(&id)?))),
-        Endpoint::Health => Ok(Reply::Json(answer::health())),
-        Endpoint::Version => Ok(Reply::Json(answer::version())),
+    let library = platform.library();
+    let default = settings.default_model.as_deref();
+    let json = match endpoint {
+        Endpoint::Completions => return completions(body, settings, platform).await,
+        Endpoint::Options(allow) => return Ok(Reply::Options(allow)),
+        Endpoint::Models => answer::models(library),
+        Endpoint::Model(id) => answer::model(library.find(&id)?),
+        Endpoint::Health => answer::health(),
+        Endpoint::Version => answer::version(),
+        Endpoint::Providers => answer::providers(library),
+        Endpoint::OpenApi => OPENAPI.to_owned(),
+        Endpoint::Tokenize => {
+            let request = TokenizeRequest::parse(body)?;
+            let model = library.find_or_default(request.model.as_deref(), default)?;
+            answer::tokenized(&tokenize(&request, model)?, model)
+        }
+        Endpoint::Detokenize => {
+            let request = DetokenizeRequest::parse(body)?;
+            let model = library.find_or_default(request.model.as_deref(), default)?;
+            for (at, token) in request.tokens.iter().enumerate() {
+                generation::known(*token, &format!("tokens[{at}]"), &model.card)?;
+            }
+            answer::detokenized(&request.tokens, model)
+        }
+        Endpoint::TokenizerInfo(model) => {
+            answer::tokenizer_info(library.find_or_default(model.as_deref(), default)?)
+        }
+    };
+    Ok(Reply::Json(json))
+}
+
+/// The tokens of a text as a completion's prompt has them and, if they are wanted, with the end that
+/// the vocabulary puts after texts.
+fn tokenize(request: &TokenizeRequest, model: &Model) -> Result<Vec<u32>, ApiError> {
+    let encoded = model.tokenizer.encode(&request.text);
+    let mut tokens =
+        encoded.map_err(|error| ApiError::internal(format!("The tokenizer failed: {error}.")))?;
+    if request.add_special_tokens {
+        generation::with_bos(&mut tokens, &model.card);
+        tokens.extend(model.card.eos.filter(|_| model.card.add_eos));
     }
+    Ok(tokens)
 }
 
 /// Everything that can be refused is refused before the first byte of the answer, the lack of room
 /// included.
 async fn completions<P: Platform>(
     body: &[u8],
+    settings: &Settings,
     platform: &P,
 ) -> Result<Reply<P::Context>, ApiError> {
     let request = CompletionRequest::parse(body)?;
     let model = platform.library().find(&request.model)?;
-    let plan = Plan::new(&request, model, platform.random())?;
+    let plan = Plan::new(&request, model, settings, platform.random())?;
     let context = reserve(&plan, model, platform).map_err(|error| error.to_api(&request.model))?;
     let head = Head {
         id: format!("cmpl-{:016x}{:016x}", platform.random(), platform.random()),
         created: platform.now(),
-        model: request.model,
-        backend: model.card.backend,
+        name: request.model,
+        model,
+        logprobs: request.logprobs.is_some(),
+        token_ids: request.return_token_ids,
     };
-    let mut job = Job { plan, model, context, head };
+    let mut job = Job { plan, context, head };
     match request.stream {
-        Some(options) => Ok(Reply::Stream(Stream { job, options })),
+        Some(options) => {
+            let random = platform.random();
+            Ok(Reply::Stream(Box::new(Stream { job, options, random })))
+        }
         None => job.complete().await.map(Reply::Json),
     }
 }
@@ -84,17 +132,16 @@ fn reserve<P: Platform>(
 #[derive(Debug)]
 struct Job<C> {
     plan: Plan,
-    model: &'static Model,
     context: C,
     head: Head,
 }
 
 impl<C: ExecutionContext> Job<C> {
     async fn complete(&mut self) -> Result<String, ApiError> {
-        let mut collector = Collector::default();
-        let usage = generation::run(&self.plan, self.model, &mut self.context, &mut collector)
+        let mut collector = Collector::new(&self.plan);
+        let usage = generation::run(&self.plan, self.head.model, &mut self.context, &mut collector)
             .await
-            .map_err(|error| error.to_api(&self.head.model))?;
+            .map_err(|error| error.to_api(&self.head.name))?;
         Ok(collector.into_body(&self.head, usage))
     }
 }
@@ -104,15 +151,16 @@ impl<C: ExecutionContext> Job<C> {
 pub struct Stream<C> {
     job: Job<C>,
     options: StreamOptions,
+    random: u64,
 }
 
 impl<C: ExecutionContext> Stream<C> {
     /// Generates the answer into a body. An error is the last event, and is returned so that it can
     /// be logged; a client that has gone is no error.
     pub async fn write(self, body: impl ByteSink) -> Result<(), ApiError> {
-        let Self { job: Job { plan, model, mut context, head }, options } = self;
-        let name = head.model.clone();
-        let mut events = Events::new(head, options, body);
+        let Self { job: Job { plan, mut context, head }, options, random } = self;
+        let (model, name) = (head.model, head.name.clone());
+        let mut events = Events::new(head, options, random, body);
         match generation::run(&plan, model, &mut context, &mut events).await {
             Ok(usage) => gone_is_fine(events.finish(usage).await),
             Err(GenerationError::ClientGone(gone)) => gone_is_fine(Err(gone)),

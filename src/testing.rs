@@ -7,11 +7,11 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use serde_json::json;
-use spinfer_protocol::{Backend, ModelCard};
+use spinfer_protocol::{Backend, FimTokens, ModelCard, tensor};
 
 use crate::answer::ByteSink;
 use crate::generation::{
-    BackendError, BackendErrorKind, ClientGone, ExecutionContext, Logits, Step,
+    BackendError, BackendErrorKind, ClientGone, ExecutionContext, Outputs, Step, Wanted,
 };
 use crate::models::{Library, Model};
 use crate::service::Platform;
@@ -121,7 +121,7 @@ pub fn card(id: &str) -> ModelCard {
         aliases: vec![],
         created: 1_700_000_000,
         backend: Backend::Ggml,
-        inputs: vec![],
+        inputs: vec![tensor::TOP_K.into(), tensor::GATHER_IDS.into()],
         rewinds: true,
         context: 256,
         max_rows: 4,
@@ -135,6 +135,12 @@ pub fn card(id: &str) -> ModelCard {
         fim: None,
         chat_template: None,
     }
+}
+
+/// The facts about a small model that can fill gaps.
+pub fn fim_card(id: &str) -> ModelCard {
+    let fim = FimTokens { prefix: byte(b'{'), suffix: byte(b'|'), middle: byte(b'}') };
+    ModelCard { fim: Some(fim), ..card(id) }
 }
 
 /// A small model.
@@ -173,17 +179,23 @@ pub struct FakeContext {
     /// Steps until one fails.
     fails_after: Option<usize>,
     steps: usize,
+    computed: usize,
 }
 
 impl FakeContext {
     /// A context of a model that follows the rule.
     pub fn new(rule: Rule) -> Self {
-        Self { rule, reserved: None, rows: vec![], fails_after: None, steps: 0 }
+        Self { rule, reserved: None, rows: vec![], fails_after: None, steps: 0, computed: 0 }
     }
 
     /// The number of steps computed.
     pub fn steps(&self) -> usize {
         self.steps
+    }
+
+    /// The number of tokens computed.
+    pub fn computed(&self) -> usize {
+        self.computed
     }
 }
 
@@ -195,7 +207,7 @@ impl ExecutionContext for FakeContext {
         Ok(())
     }
 
-    fn compute(&mut self, step: &Step<'_>, logits: &mut Logits) -> Result<(), BackendError> {
+    fn compute(&mut self, step: &Step<'_>, outputs: &mut Outputs) -> Result<(), BackendError> {
         let reserved = self.reserved.as_ref().expect("reserved first");
         if self.fails_after == Some(self.steps) {
             return Err(BackendError {
@@ -211,19 +223,85 @@ impl ExecutionContext for FakeContext {
         }
         assert_eq!(self.rows.len(), step.tokens.len(), "a row of tokens for each row");
         assert!(self.rows.len() <= reserved.len());
-        logits.vocab_size = VOCAB_SIZE;
-        logits.values.clear();
+        for (row, start) in self.rows.iter_mut().zip(step.starts.unwrap_or_default()) {
+            assert!(*start <= row.len(), "rows are cut, not stretched");
+            row.truncate(*start);
+        }
+        assert!(step.columns() > 0, "a step does something");
+        let mut logits = Vec::new();
         for (row, tokens) in self.rows.iter_mut().zip(step.tokens) {
-            assert!(!tokens.is_empty());
-            row.extend_from_slice(tokens);
-            assert!(row.len() <= *reserved.iter().max().unwrap(), "within the reservation");
-            logits.values.extend((self.rule)(row));
+            let mut after = Vec::new();
+            for token in *tokens {
+                row.push(*token);
+                self.computed += 1;
+                after.push((self.rule)(row));
+            }
+            logits.push(after);
+        }
+        let mut lengths = self.rows.iter().map(Vec::len).collect::<Vec<_>>();
+        let mut room = reserved.clone();
+        lengths.sort_unstable();
+        room.sort_unstable();
+        let fits = lengths.iter().rev().zip(room.iter().rev()).all(|(length, room)| length <= room);
+        assert!(fits, "within the reservation: {lengths:?} in {room:?}");
+        match step.wanted {
+            Wanted::Logits => {
+                outputs.logits.vocab_size = VOCAB_SIZE;
+                outputs.logits.values = logits
+                    .iter()
+                    .flat_map(|row| row.last().expect("a new token"))
+                    .copied()
+                    .collect();
+            }
+            Wanted::Last { top_k } | Wanted::Every { top_k, .. } => {
+                let followed_by = match step.wanted {
+                    Wanted::Every { followed_by, .. } => followed_by,
+                    _ => &[],
+                };
+                reduce(step.positions(), top_k, followed_by, &logits, outputs);
+            }
         }
         Ok(())
     }
 }
 
-/// A platform with the models `m` (byte-level) and `fallback`, which all follow one rule.
+/// The reductions of a host: `logits` after each new token of each row, padded on the left.
+fn reduce(
+    positions: usize,
+    top_k: usize,
+    followed_by: &[&[TokenId]],
+    logits: &[Vec<Vec<f32>>],
+    outputs: &mut Outputs,
+) {
+    let reductions = &mut outputs.reductions;
+    *reductions = Default::default();
+    reductions.positions = positions;
+    reductions.top_k = top_k;
+    for (row, after) in logits.iter().enumerate() {
+        let kept = after.len().min(positions);
+        let padding = positions - kept;
+        reductions.top_ids.extend(std::iter::repeat_n(77, padding * top_k));
+        reductions.top_logits.extend(std::iter::repeat_n(77.0, padding * top_k));
+        if !followed_by.is_empty() {
+            reductions.gathered.extend(std::iter::repeat_n(77.0, padding));
+        }
+        reductions.log_sum_exp.extend(std::iter::repeat_n(77.0, padding));
+        for (at, logits) in after.iter().enumerate().skip(after.len() - kept) {
+            let mut top = Vec::new();
+            spinfer_logits::top(logits, top_k, &mut top);
+            top.resize(top_k, (TokenId::MAX, f32::NEG_INFINITY));
+            reductions.top_ids.extend(top.iter().map(|(id, _)| *id as i32));
+            reductions.top_logits.extend(top.iter().map(|(_, logit)| *logit));
+            if let Some(ids) = followed_by.get(row) {
+                reductions.gathered.push(logits[ids.get(at).copied().unwrap_or(0) as usize]);
+            }
+            reductions.log_sum_exp.push(spinfer_logits::log_sum_exp(logits, &mut Vec::new()));
+        }
+    }
+}
+
+/// A platform with the models `m` (byte-level), `fallback`, and `fim` (which fills gaps); all follow one
+/// rule.
 pub struct FakePlatform {
     library: &'static Library,
     rule: Rule,
@@ -237,7 +315,8 @@ pub struct FakePlatform {
 impl FakePlatform {
     pub fn new(rule: Rule) -> Self {
         let fallback = Model { card: card("fallback"), tokenizer: byte_fallback() };
-        let library = Library::from_models(vec![model(), fallback]);
+        let fim = Model { card: fim_card("fim"), tokenizer: byte_level() };
+        let library = Library::from_models(vec![model(), fallback, fim]);
         Self {
             library: Box::leak(Box::new(library)),
             rule,
@@ -256,7 +335,7 @@ impl Platform for FakePlatform {
     }
 
     fn open(&self, model: &str) -> Result<FakeContext, BackendError> {
-        assert!(["m", "fallback"].contains(&model));
+        assert!(["m", "fallback", "fim"].contains(&model));
         match self.open_error.take() {
             Some(error) => Err(error),
             None => Ok(FakeContext {

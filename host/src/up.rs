@@ -21,8 +21,9 @@ use crate::component::engine;
 use crate::component::snapshot::{self, Preparation};
 use crate::component::state::{self, Grants};
 use crate::config::{LONGEST_CONTEXT, NnConfig, RuntimeConfig};
+use crate::http::access::Access;
 use crate::http::server::{StopSignals, serve};
-use crate::http::service::{Ready, Service};
+use crate::http::service::Service;
 use crate::http::worker::Served;
 use crate::models::catalogue::{self, ModelFolder};
 use crate::models::files::{self, VisibleModel};
@@ -71,21 +72,24 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         .with_context(|| format!("can't listen on {}", options.listen))?;
     let address = listener.local_addr()?;
     let metrics = prometheus::Registry::new();
-    let service = Arc::new(Service::new(config.requests_in_flight, metrics.clone()));
+    let access = Access::new(&app, address.ip())?;
+    let app = Arc::new(app);
+    let in_flight = config.requests_in_flight;
+    let service = Arc::new(Service::new(app.clone(), access, in_flight, metrics.clone()));
     // On a thread of its own: most of it is hashing and compiling, which must hold up nobody.
     let cache = Cache::open(Cache::default_root()?)?;
-    let to_load = (app, config, cache.clone());
+    let to_load = (app.clone(), config, cache.clone());
     let loading = tokio::task::spawn_blocking(move || {
         let (app, config, cache) = to_load;
-        Handle::current().block_on(load(app, &config, &cache, options.snapshot, &metrics))
+        Handle::current().block_on(load(&app, &config, &cache, options.snapshot, &metrics))
     });
     // Connections are accepted meanwhile and told that the server is not ready yet.
     let serving = serve(listener, service.clone(), &mut stop);
     tokio::pin!(serving);
     tokio::select! {
         loaded = loading => {
-            let (ready, mounts) = loaded??;
-            if service.ready.set(ready).is_err() {
+            let (components, mounts) = loaded??;
+            if service.components.set(components).is_err() {
                 bail!("loaded twice");
             }
             tokio::spawn(keep(cache, mounts));
@@ -93,7 +97,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         () = &mut serving => return Ok(()),
     }
     tracing::info!(took = ?began.elapsed(), "ready");
-    announce(address, &service);
+    announce(address, &app);
     serving.await;
     Ok(())
 }
@@ -105,9 +109,9 @@ fn environment() -> impl Iterator<Item = (String, String)> {
 }
 
 /// Says on stdout, where programs read it, that requests are answered now.
-fn announce(address: SocketAddr, service: &Service) {
+fn announce(address: SocketAddr, app: &App) {
     let mut lines = format!("Serving http://{address}\n");
-    for route in service.ready.get().iter().flat_map(|ready| &ready.app.routes) {
+    for route in &app.routes {
         let rest = if route.wildcard { "/..." } else { "" };
         lines += &format!("  {}: http://{address}{}{rest}\n", route.component, route.path);
     }
@@ -126,15 +130,18 @@ async fn keep(cache: Cache, mounts: Vec<PathBuf>) {
     }
 }
 
-/// Loads models and components; beside them, the folders that instances see.
+/// The components by id, and the folders that instances see.
+type Loaded = (BTreeMap<String, Arc<Served>>, Vec<PathBuf>);
+
+/// Loads models and components.
 async fn load(
-    app: App,
+    app: &App,
     config: &NnConfig,
     cache: &Cache,
     snapshot: bool,
     metrics: &prometheus::Registry,
-) -> anyhow::Result<(Ready, Vec<PathBuf>)> {
-    let models = load_models(&app, config, cache, metrics)?;
+) -> anyhow::Result<Loaded> {
+    let models = load_models(app, config, cache, metrics)?;
     let mut stamps = Stamps::open(cache)?;
     let engine = engine::new()?;
     let linker = state::linker(&engine)?;
@@ -164,7 +171,7 @@ async fn load(
         .with_context(|| format!("can't run the component {}", component.source.display()))?;
         components.insert(id.clone(), Arc::new(served));
     }
-    Ok((Ready { app, components }, mounts))
+    Ok((components, mounts))
 }
 
 fn grants(id: &str, component: &Component, mount: Option<PathBuf>) -> Grants {

@@ -63,6 +63,15 @@ impl ApiError {
         }
     }
 
+    /// 403 for a request by a name of another machine, where only this one's are answered to.
+    pub fn forbidden_host(host: &str) -> Self {
+        let message = format!(
+            "This server listens on a loopback address and answers to loopback names only, so that no \
+             web page can reach it by a name of its own; the request's host is {host:?}."
+        );
+        Self::new(403, ErrorKind::InvalidRequestError, message).with_code("host_not_allowed")
+    }
+
     /// 404 for a path that leads nowhere.
     pub fn unknown_path(method: &str, path: &str) -> Self {
         Self::new(404, ErrorKind::InvalidRequestError, format!("Unknown path: {method} {path}."))

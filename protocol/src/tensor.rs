@@ -9,7 +9,8 @@
 pub const INPUT_IDS: &str = "input_ids";
 /// In, I64 `[B, P+S]` (or `[B, S]`): 1 real, 0 padding; short rows are padded on the left.
 pub const ATTENTION_MASK: &str = "attention_mask";
-/// In, I64 `[B, S]`: the position of each new token; below the row's length it rewinds the row.
+/// In, I64 `[B, S]`: the position of each new token; below the row's length it rewinds the row. To 0
+/// every backend can: the row begins anew.
 pub const POSITION_IDS: &str = "position_ids";
 /// In, I32 `[B]`: row b continues what row `beam_idx[b]` was.
 pub const BEAM_IDX: &str = "beam_idx";
@@ -19,3 +20,21 @@ pub const LOGITS_TO_KEEP: &str = "logits_to_keep";
 pub const RESERVE: &str = "reserve";
 /// Out, FP32 `[B, K, V]`: raw logits.
 pub const LOGITS: &str = "logits";
+/// In, I32 `[1]`, with [`GATHER_IDS`] instead of [`LOGITS`]: how many of the most likely tokens are
+/// wanted of each of the K positions, at most [`MOST_TOP_K`].
+pub const TOP_K: &str = "top_k";
+/// In, I32 `[B, K]`: a token of each position whose logit is wanted.
+pub const GATHER_IDS: &str = "gather_ids";
+/// Out, I32 `[B, K, k]`: the most likely tokens, the most likely first; of equal ones the lower id.
+/// -1 where a row has fewer logits that are numbers.
+pub const TOP_IDS: &str = "top_ids";
+/// Out, FP32 `[B, K, k]`: their logits; negative infinity beside -1.
+pub const TOP_LOGITS: &str = "top_logits";
+/// Out, FP32 `[B, K]`: the logit of each token of [`GATHER_IDS`].
+pub const GATHERED: &str = "gathered";
+/// Out, FP32 `[B, K]`: the logarithm of the sum of the exponentials of the whole row; NaN when none
+/// of its logits is a number.
+pub const LOGSUMEXP: &str = "logsumexp";
+
+/// The most tokens that [`TOP_K`] may ask for.
+pub const MOST_TOP_K: u32 = 256;

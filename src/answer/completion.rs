@@ -3,8 +3,11 @@
 use serde::Serialize;
 use spinfer_protocol::Backend;
 
+use super::logprobs::Logprobs;
 use super::to_json;
-use crate::generation::{ClientGone, Delta, FinishReason, Sink, Usage};
+use crate::generation::{ClientGone, Delta, FinishReason, Plan, Sink, Token, Usage};
+use crate::models::Model;
+use crate::tokenizer::TokenId;
 
 /// What all objects of one answer have in common.
 #[derive(Debug, Clone)]
@@ -14,32 +17,58 @@ pub struct Head {
     /// Unix seconds.
     pub created: u64,
     /// The model, as the request named it.
-    pub model: String,
+    pub name: String,
     /// What computes.
-    pub backend: Backend,
+    pub model: &'static Model,
+    /// Whether choices have log-probabilities.
+    pub logprobs: bool,
+    /// Whether choices have token ids.
+    pub token_ids: bool,
 }
 
 impl Head {
-    /// The object with these choices. `usage` is left out, null, or given.
-    pub(super) fn object(&self, choices: &[Choice<'_>], usage: Option<Option<Usage>>) -> String {
+    /// The object with these choices. `usage` is left out, null, or given; `obfuscation` is noise that
+    /// hides how long a chunk is.
+    pub(super) fn object<'a>(
+        &'a self,
+        choices: &'a [Choice<'a>],
+        usage: Option<Option<Usage>>,
+        obfuscation: Option<String>,
+    ) -> String {
         to_json(&Object {
             id: &self.id,
             object: "text_completion",
             created: self.created,
-            model: &self.model,
-            system_fingerprint: &self.fingerprint(),
+            model: &self.name,
+            system_fingerprint: self.fingerprint(),
             choices,
             usage: usage.map(|usage| usage.map(UsageObject::from)),
+            obfuscation,
         })
     }
 
+    /// A choice, or what is new of it; a chunk's is without log-probabilities when no token is new.
+    pub(super) fn choice<'a>(&'a self, part: &'a Part, is_chunk: bool) -> Choice<'a> {
+        let pieces = self.model.tokenizer.pieces();
+        let logprobs = Logprobs::new(&part.tokens, pieces);
+        let whole = || (!is_chunk).then(Logprobs::empty);
+        let generated = || part.tokens.iter().filter(|token| token.is_generated);
+        Choice {
+            index: part.index,
+            text: &part.text,
+            logprobs: if self.logprobs { logprobs.or_else(whole) } else { None },
+            finish_reason: part.finish,
+            token_ids: self.token_ids.then(|| generated().map(|token| token.id).collect()),
+            prompt_token_ids: self.token_ids.then_some(part.prompt_ids.as_deref()),
+        }
+    }
+
     /// Equal for answers that were made the same way: by this version and that backend.
-    fn fingerprint(&self) -> String {
-        let backend = match self.backend {
-            Backend::Ggml => "ggml",
-            Backend::Openvino => "openvino",
-        };
-        concat!("fp_spinfer_", env!("CARGO_PKG_VERSION"), "_").to_owned() + backend
+    fn fingerprint(&self) -> &'static str {
+        match self.model.card.backend {
+            Backend::Ggml => concat!("fp_spinfer_", env!("CARGO_PKG_VERSION"), "_ggml"),
+            Backend::Openvino => concat!("fp_spinfer_", env!("CARGO_PKG_VERSION"), "_openvino"),
+        }
     }
 }
 
@@ -49,24 +78,26 @@ struct Object<'a> {
     object: &'static str,
     created: u64,
     model: &'a str,
-    system_fingerprint: &'a str,
+    system_fingerprint: &'static str,
     choices: &'a [Choice<'a>],
     #[serde(skip_serializing_if = "Option::is_none")]
     usage: Option<Option<UsageObject>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    obfuscation: Option<String>,
 }
 
 /// One choice, or what is new of it.
 #[derive(Debug, Serialize)]
 pub(super) struct Choice<'a> {
-    pub index: usize,
-    pub text: &'a str,
-    pub logprobs: Option<Logprobs>,
-    pub finish_reason: Option<FinishReason>,
+    index: usize,
+    text: &'a str,
+    logprobs: Option<Logprobs<'a>>,
+    finish_reason: Option<FinishReason>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<Vec<TokenId>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_token_ids: Option<Option<&'a [TokenId]>>,
 }
-
-/// The log-probabilities of a choice's tokens, which no request can ask for yet.
-#[derive(Debug, Serialize)]
-pub(super) enum Logprobs {}
 
 #[derive(Serialize)]
 struct UsageObject {
@@ -85,65 +116,128 @@ impl From<Usage> for UsageObject {
     }
 }
 
-/// Joins deltas into whole choices.
-#[derive(Debug, Default)]
+/// What is known of a candidate: joined deltas, or one of them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Part {
+    pub index: usize,
+    pub text: String,
+    pub tokens: Vec<Token>,
+    pub prompt_ids: Option<Vec<TokenId>>,
+    pub finish: Option<FinishReason>,
+    mean_logprob: f64,
+}
+
+impl From<Delta> for Part {
+    fn from(delta: Delta) -> Self {
+        let Delta { index, text, tokens, prompt_ids, finish, mean_logprob } = delta;
+        Self { index, text, tokens, prompt_ids, finish, mean_logprob }
+    }
+}
+
+impl Part {
+    fn append(&mut self, delta: Delta) {
+        let Delta { index: _, text, tokens, prompt_ids, finish, mean_logprob } = delta;
+        self.text.push_str(&text);
+        self.tokens.extend(tokens);
+        self.prompt_ids = self.prompt_ids.take().or(prompt_ids);
+        self.finish = finish;
+        self.mean_logprob = mean_logprob;
+    }
+}
+
+/// Joins deltas into whole candidates.
+#[derive(Debug)]
 pub struct Collector {
-    choices: Vec<(String, Option<FinishReason>)>,
+    /// Candidates of each prompt, and how many of them are kept.
+    candidates: usize,
+    kept: usize,
+    parts: Vec<Part>,
 }
 
 impl Collector {
+    /// A collector of all candidates of a plan.
+    pub fn new(plan: &Plan) -> Self {
+        Self { candidates: plan.candidates, kept: plan.kept, parts: Vec::new() }
+    }
+
     /// The whole answer's body.
-    pub fn into_body(self, head: &Head, usage: Usage) -> String {
-        let choices = self
-            .choices
-            .iter()
-            .enumerate()
-            .map(|(index, (text, finish_reason))| Choice {
-                index,
-                text,
-                logprobs: None,
-                finish_reason: *finish_reason,
-            })
-            .collect::<Vec<_>>();
-        head.object(&choices, Some(Some(usage)))
+    pub fn into_body(mut self, head: &Head, usage: Usage) -> String {
+        if self.candidates > self.kept {
+            self.keep_the_best();
+        }
+        let choices = self.parts.iter().map(|part| head.choice(part, false)).collect::<Vec<_>>();
+        head.object(&choices, Some(Some(usage)), None)
+    }
+
+    /// Keeps of each prompt's candidates those whose tokens are likeliest on average, the likeliest
+    /// first, and numbers them anew.
+    fn keep_the_best(&mut self) {
+        let mut kept = Vec::new();
+        for candidates in self.parts.chunks_mut(self.candidates) {
+            candidates.sort_by(|a, b| b.mean_logprob.total_cmp(&a.mean_logprob));
+            kept.extend(candidates.iter_mut().take(self.kept).map(std::mem::take));
+        }
+        for (index, part) in kept.iter_mut().enumerate() {
+            part.index = index;
+        }
+        self.parts = kept;
     }
 }
 
 impl Sink for Collector {
     async fn send(&mut self, delta: Delta) -> Result<(), ClientGone> {
-        if self.choices.len() <= delta.index {
-            self.choices.resize_with(delta.index + 1, Default::default);
+        while self.parts.len() <= delta.index {
+            self.parts.push(Part { index: self.parts.len(), ..Part::default() });
         }
-        let (text, finish) = &mut self.choices[delta.index];
-        text.push_str(&delta.text);
-        *finish = delta.finish;
+        self.parts[delta.index].append(delta);
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
-    use crate::testing::block_on;
+    use crate::testing::{self, block_on, byte};
+
+    fn head() -> Head {
+        Head {
+            id: "cmpl-1".into(),
+            created: 7,
+            name: "m".into(),
+            model: Box::leak(Box::new(testing::model())),
+            logprobs: false,
+            token_ids: false,
+        }
+    }
+
+    fn delta(index: usize, text: &str, finish: Option<FinishReason>) -> Delta {
+        let text = text.to_owned();
+        Delta { index, text, tokens: vec![], prompt_ids: None, finish, mean_logprob: 0.0 }
+    }
+
+    fn body(head: &Head, candidates: usize, kept: usize, deltas: Vec<Delta>) -> Value {
+        let mut collector = Collector { candidates, kept, parts: Vec::new() };
+        for delta in deltas {
+            block_on(collector.send(delta)).unwrap();
+        }
+        let usage = Usage { prompt_tokens: 3, completion_tokens: 4 };
+        serde_json::from_str(&collector.into_body(head, usage)).unwrap()
+    }
 
     #[test]
     fn deltas_are_joined_in_the_order_of_choices() {
-        let head =
-            Head { id: "cmpl-1".into(), created: 7, model: "m".into(), backend: Backend::Ggml };
-        let mut collector = Collector::default();
-        for (index, text, finish) in [
-            (1, "c", None),
-            (0, "a", None),
-            (1, "", Some(FinishReason::Stop)),
-            (0, "b", Some(FinishReason::Length)),
-        ] {
-            block_on(collector.send(Delta { index, text: text.into(), finish })).unwrap();
-        }
-        let body = collector.into_body(&head, Usage { prompt_tokens: 3, completion_tokens: 4 });
+        let deltas = vec![
+            delta(1, "c", None),
+            delta(0, "a", None),
+            delta(1, "", Some(FinishReason::Stop)),
+            delta(0, "b", Some(FinishReason::Length)),
+        ];
         let fingerprint = concat!("fp_spinfer_", env!("CARGO_PKG_VERSION"), "_ggml");
         assert_eq!(
-            serde_json::from_str::<serde_json::Value>(&body).unwrap(),
-            serde_json::json!({
+            body(&head(), 2, 2, deltas),
+            json!({
                 "id": "cmpl-1", "object": "text_completion", "created": 7, "model": "m",
                 "system_fingerprint": fingerprint,
                 "choices": [
@@ -153,5 +247,37 @@ mod tests {
                 "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
             })
         );
+    }
+
+    #[test]
+    fn the_best_of_each_prompt_come_first_and_alone() {
+        let end = Some(FinishReason::Stop);
+        let deltas = [-3.0, -1.0, -2.0, -0.5, -0.5, -9.0]
+            .into_iter()
+            .enumerate()
+            .map(|(index, mean_logprob)| Delta {
+                mean_logprob,
+                ..delta(index, &index.to_string(), end)
+            })
+            .collect();
+        let body = body(&head(), 3, 2, deltas);
+        let choices = body["choices"].as_array().unwrap();
+        let found = choices.iter().map(|choice| (choice["index"].clone(), choice["text"].clone()));
+        let expected = [(0, "1"), (1, "2"), (2, "3"), (3, "4")];
+        assert!(found.eq(expected.map(|(index, text)| (json!(index), json!(text)))));
+    }
+
+    #[test]
+    fn what_was_asked_for_is_never_left_out() {
+        let head = Head { logprobs: true, token_ids: true, ..head() };
+        let token = Token { id: byte(b'x'), is_generated: true, score: None };
+        let deltas = vec![
+            Delta { prompt_ids: Some(vec![5, 6]), tokens: vec![token], ..delta(0, "x", None) },
+            delta(0, "", Some(FinishReason::Stop)),
+        ];
+        let choice = &body(&head, 1, 1, deltas)["choices"][0];
+        assert_eq!(choice["token_ids"], json!([byte(b'x')]));
+        assert_eq!(choice["prompt_token_ids"], json!([5, 6]));
+        assert_eq!(choice["logprobs"]["tokens"], json!([]));
     }
 }

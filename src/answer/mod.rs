@@ -4,14 +4,17 @@
 //! ([`crate::generation::Delta`]), so the joined stream equals the whole answer.
 
 mod completion;
+mod logprobs;
 mod models;
 mod stream;
+mod tokens;
 
 use serde::Serialize;
 
 pub use completion::{Collector, Head};
-pub use models::{model, models};
+pub use models::{model, models, providers};
 pub use stream::{ByteSink, Events};
+pub use tokens::{detokenized, tokenized, tokenizer_info};
 
 /// Any value as JSON.
 fn to_json(value: &impl Serialize) -> String {

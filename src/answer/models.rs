@@ -1,4 +1,4 @@
-//! The bodies of `GET /v1/models` and `GET /v1/models/{id}`.
+//! The bodies of `GET /v1/models`, `GET /v1/models/{id}` and `GET /v1/providers`.
 
 use serde::Serialize;
 use spinfer_protocol::{Backend, ModelCard};
@@ -41,6 +41,31 @@ pub fn model(model: &Model) -> String {
     to_json(&Entry::from(&model.card))
 }
 
+/// The backends that compute some model, as OGX lists the providers of its API `inference`.
+pub fn providers(library: &Library) -> String {
+    let has = |backend| library.iter().any(|model| model.card.backend == backend);
+    let backends = [Backend::Ggml, Backend::Openvino].into_iter().filter(|backend| has(*backend));
+    let data = backends
+        .map(|backend| {
+            serde_json::json!({
+                "api": "inference",
+                "provider_id": provider(backend),
+                "provider_type": "remote::openai",
+                "config": {},
+                "health": {"status": "OK"},
+            })
+        })
+        .collect::<Vec<_>>();
+    to_json(&serde_json::json!({"data": data}))
+}
+
+fn provider(backend: Backend) -> &'static str {
+    match backend {
+        Backend::Ggml => "ggml",
+        Backend::Openvino => "openvino",
+    }
+}
+
 impl<'a> From<&'a ModelCard> for Entry<'a> {
     fn from(card: &'a ModelCard) -> Self {
         Self {
@@ -51,10 +76,7 @@ impl<'a> From<&'a ModelCard> for Entry<'a> {
             root: &card.id,
             max_model_len: card.context,
             custom_metadata: Metadata {
-                provider_id: match card.backend {
-                    Backend::Ggml => "ggml",
-                    Backend::Openvino => "openvino",
-                },
+                provider_id: provider(card.backend),
                 provider_resource_id: &card.id,
                 model_type: "llm",
             },

@@ -4,10 +4,10 @@ use std::future::Future;
 
 use spinfer_protocol::ApiError;
 
-use super::Head;
-use super::completion::Choice;
+use super::completion::{Head, Part};
 use crate::generation::{ClientGone, Delta, Sink, Usage};
 use crate::request::StreamOptions;
+use crate::sampling::Rng;
 
 /// A body that is written piece by piece.
 pub trait ByteSink {
@@ -21,19 +21,22 @@ pub trait ByteSink {
 pub struct Events<W> {
     head: Head,
     options: StreamOptions,
+    /// For obfuscation.
+    rng: Rng,
     body: W,
 }
 
 impl<W: ByteSink> Events<W> {
-    /// The events of one answer.
-    pub fn new(head: Head, options: StreamOptions, body: W) -> Self {
-        Self { head, options, body }
+    /// The events of one answer. `random` decides their obfuscation.
+    pub fn new(head: Head, options: StreamOptions, random: u64, body: W) -> Self {
+        Self { head, options, rng: Rng::new(random, 0), body }
     }
 
     /// Ends a stream that has all its deltas.
     pub async fn finish(mut self, usage: Usage) -> Result<(), ClientGone> {
         if self.options.include_usage {
-            let chunk = self.head.object(&[], Some(Some(usage)));
+            let noise = self.noise(0);
+            let chunk = self.head.object(&[], Some(Some(usage)), noise);
             self.event(&chunk).await?;
         }
         self.event("[DONE]").await
@@ -44,6 +47,18 @@ impl<W: ByteSink> Events<W> {
         self.event(&error.to_json()).await
     }
 
+    /// Letters that, with a text of so many bytes, make up a whole number of blocks and up to three
+    /// blocks more, so that lengths say little about texts.
+    fn noise(&mut self, text: usize) -> Option<String> {
+        const BLOCK: usize = 16;
+        self.options.include_obfuscation.then(|| {
+            let blocks = (self.rng.uniform() * 4.0) as usize;
+            let length = text.next_multiple_of(BLOCK) - text + blocks * BLOCK;
+            let letter = |_| char::from(b'a' + (self.rng.uniform() * 26.0) as u8);
+            (0..length).map(letter).collect()
+        })
+    }
+
     async fn event(&mut self, data: &str) -> Result<(), ClientGone> {
         // JSON has no line breaks outside strings, and none unescaped inside: one line is enough.
         self.body.write(format!("data: {data}\n\n").into_bytes()).await
@@ -52,14 +67,11 @@ impl<W: ByteSink> Events<W> {
 
 impl<W: ByteSink> Sink for Events<W> {
     async fn send(&mut self, delta: Delta) -> Result<(), ClientGone> {
-        let choice = Choice {
-            index: delta.index,
-            text: &delta.text,
-            logprobs: None,
-            finish_reason: delta.finish,
-        };
+        let part = Part::from(delta);
+        let noise = self.noise(part.text.len());
         let usage = self.options.include_usage.then_some(None);
-        let chunk = self.head.object(&[choice], usage);
+        let choices = [self.head.choice(&part, true)];
+        let chunk = self.head.object(&choices, usage, noise);
         self.event(&chunk).await
     }
 }

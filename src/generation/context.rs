@@ -1,5 +1,7 @@
 //! What generation asks of a backend.
 
+use spinfer_logits::Candidate;
+
 use super::{BackendError, BackendErrorKind};
 use crate::tokenizer::TokenId;
 
@@ -9,18 +11,67 @@ pub trait ExecutionContext {
     /// when there is room.
     fn reserve(&mut self, lengths: &[usize]) -> Result<(), BackendError>;
 
-    /// Appends tokens, and replaces `logits` with those after the last new token of each row.
-    fn compute(&mut self, step: &Step<'_>, logits: &mut Logits) -> Result<(), BackendError>;
+    /// Appends tokens, and replaces what of `outputs` is wanted.
+    fn compute(&mut self, step: &Step<'_>, outputs: &mut Outputs) -> Result<(), BackendError>;
 }
 
 /// One step of a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'a> {
-    /// The new tokens of each row; no row is without.
+    /// The new tokens of each row. At least one row has some.
     pub tokens: &'a [&'a [TokenId]],
     /// The row of the batch as it was that each row continues. `None`: the batch stays as it is, or
     /// is new.
     pub parents: Option<&'a [usize]>,
+    /// How many of its parent's tokens each row keeps. `None`: all of them.
+    pub starts: Option<&'a [usize]>,
+    /// What is to come of it.
+    pub wanted: Wanted<'a>,
+}
+
+impl Step<'_> {
+    /// S: the most new tokens of a row.
+    pub fn columns(&self) -> usize {
+        self.tokens.iter().map(|tokens| tokens.len()).max().unwrap_or(0)
+    }
+
+    /// K: the positions that [`Outputs::reductions`] has of each row.
+    pub fn positions(&self) -> usize {
+        match self.wanted {
+            Wanted::Logits => 0,
+            Wanted::Last { .. } => 1,
+            Wanted::Every { .. } => self.columns(),
+        }
+    }
+}
+
+/// What a step is to bring.
+#[derive(Debug, Clone, Copy)]
+pub enum Wanted<'a> {
+    /// The logits after the last new token of each row.
+    Logits,
+    /// Reductions after the last new token of each row.
+    Last {
+        /// How many of the most likely tokens.
+        top_k: usize,
+    },
+    /// Reductions after every new token.
+    Every {
+        /// How many of the most likely tokens.
+        top_k: usize,
+        /// For each row, a token after each of its new tokens, whose logit is wanted. What a row has
+        /// none for can have any.
+        followed_by: &'a [&'a [TokenId]],
+    },
+}
+
+/// What a step has brought; memory is used again by the next.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    /// For [`Wanted::Logits`].
+    pub logits: Logits,
+    /// For the others.
+    pub reductions: Reductions,
 }
 
 /// One row of logits for each row of a batch.
@@ -37,19 +88,76 @@ impl Logits {
     pub fn row(&self, row: usize) -> &[f32] {
         &self.values[row * self.vocab_size..][..self.vocab_size]
     }
+}
 
+/// Reductions of the logits `[B, K, V]`; what stands in padding means nothing.
+#[derive(Debug, Default)]
+pub struct Reductions {
+    /// K.
+    pub positions: usize,
+    /// k.
+    pub top_k: usize,
+    /// `[B, K, k]`, the most likely first; -1 beyond the last.
+    pub top_ids: Vec<i32>,
+    /// `[B, K, k]`.
+    pub top_logits: Vec<f32>,
+    /// `[B, K]`; empty unless something was to be gathered.
+    pub gathered: Vec<f32>,
+    /// `[B, K]`.
+    pub log_sum_exp: Vec<f32>,
+}
+
+impl Reductions {
+    /// The most likely tokens at a position.
+    pub fn top(&self, row: usize, position: usize) -> impl Iterator<Item = Candidate> {
+        let start = (row * self.positions + position) * self.top_k;
+        let range = start..start + self.top_k;
+        let ids = self.top_ids[range.clone()].iter().zip(&self.top_logits[range]);
+        ids.map_while(|(id, logit)| Some((TokenId::try_from(*id).ok()?, *logit)))
+    }
+
+    /// The gathered token's logit at a position.
+    pub fn gathered(&self, row: usize, position: usize) -> f32 {
+        self.gathered[row * self.positions + position]
+    }
+
+    /// [`spinfer_logits::log_sum_exp`] of a position.
+    pub fn log_sum_exp(&self, row: usize, position: usize) -> f32 {
+        self.log_sum_exp[row * self.positions + position]
+    }
+}
+
+impl Outputs {
     /// Whether this is what a step had to bring.
-    pub fn check(&self, rows: usize, vocab_size: usize) -> Result<(), BackendError> {
-        if self.vocab_size == vocab_size && self.values.len() == rows * vocab_size {
+    pub fn check(&self, step: &Step<'_>, vocab_size: usize) -> Result<(), BackendError> {
+        let rows = step.tokens.len();
+        let (name, found, expected) = match step.wanted {
+            Wanted::Logits if self.logits.vocab_size != vocab_size => {
+                ("logits in a row", self.logits.vocab_size, vocab_size)
+            }
+            Wanted::Logits => ("logits", self.logits.values.len(), rows * vocab_size),
+            Wanted::Last { top_k } | Wanted::Every { top_k, .. } => {
+                let reductions = &self.reductions;
+                let cells = rows * step.positions();
+                let gathers = matches!(step.wanted, Wanted::Every { .. });
+                let sizes = [
+                    ("positions", reductions.positions, step.positions()),
+                    ("alternatives", reductions.top_k, top_k),
+                    ("top ids", reductions.top_ids.len(), cells * top_k),
+                    ("top logits", reductions.top_logits.len(), cells * top_k),
+                    ("gathered logits", reductions.gathered.len(), if gathers { cells } else { 0 }),
+                    ("sums", reductions.log_sum_exp.len(), cells),
+                ];
+                let wrong = sizes.into_iter().find(|(_, found, expected)| found != expected);
+                wrong.unwrap_or(("", 0, 0))
+            }
+        };
+        if found == expected {
             return Ok(());
         }
         Err(BackendError {
             kind: BackendErrorKind::Failed,
-            message: format!(
-                "expected {rows} rows of {vocab_size} logits, found {} values in rows of {}",
-                self.values.len(),
-                self.vocab_size
-            ),
+            message: format!("expected {expected} {name} for {rows} rows, found {found}"),
         })
     }
 }

@@ -2,38 +2,67 @@
 //! execution context and reads its logits ([`run`]).
 //!
 //! The context is a batch of rows that lives as long as the request. It is reserved first, so that a
-//! full server is known before an answer begins; then it takes all prompts in one call; then one
-//! token a row and step. Rows that are done are left out of the next step.
+//! full server is known before an answer begins. Then come the waves, each as many choices as there
+//! are rows: all its prompts go in with one call, each is forked for its candidates, and then every
+//! row gets one token a step. Rows that are done are left out of the next step.
+//!
+//! What a step brings is no more than what is read: where a few of the likeliest tokens decide, the
+//! host reduces the logits to them.
 
+mod batch;
 mod context;
 mod error;
 mod plan;
+mod prompt;
 mod row;
+mod score;
 mod stop;
+mod wave;
 
 use std::future::Future;
 
-use spinfer_protocol::ModelCard;
+use spinfer_logits::Candidate;
 
-pub use context::{ExecutionContext, Logits, Step};
+pub use context::{ExecutionContext, Logits, Outputs, Reductions, Step, Wanted};
 pub use error::{BackendError, BackendErrorKind, ClientGone, GenerationError};
-pub use plan::{Plan, PlannedPrompt};
+pub use plan::{Plan, PlannedPrompt, Shown, Stops, known, with_bos};
 pub use row::FinishReason;
+pub use score::Score;
+pub use wave::Wave;
 
 use crate::models::Model;
-use crate::sampling::Sampler;
+use crate::sampling::{self, NanLogits, Sampler};
 use crate::tokenizer::TokenId;
+use batch::Batch;
 use row::Row;
+use score::Position;
 
-/// What one choice has got since its last delta. Joined, the deltas of a choice are its answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What one candidate has got since its last delta. Joined, the deltas of a candidate are its answer.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Delta {
-    /// The choice's place in the answer.
+    /// The candidate's number: `i * candidates + j` for candidate j of prompt i.
     pub index: usize,
-    /// More text. May be empty when the choice ends.
+    /// More text. May be empty when the candidate ends, or when a token has none.
     pub text: String,
-    /// Why the choice ended; `None` until it does.
+    /// The tokens that begin in the text, where the answer shows them.
+    pub tokens: Vec<Token>,
+    /// All tokens of the prompt, in the candidate's first delta, where the answer shows them.
+    pub prompt_ids: Option<Vec<TokenId>>,
+    /// Why the candidate ended; `None` until it does.
     pub finish: Option<FinishReason>,
+    /// The mean log-probability of the candidate's tokens so far, where candidates are ranked.
+    pub mean_logprob: f64,
+}
+
+/// A token that the answer shows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Token {
+    /// Its id.
+    pub id: TokenId,
+    /// Whether it isn't the prompt's.
+    pub is_generated: bool,
+    /// Its log-probability, where it is shown.
+    pub score: Option<Score>,
 }
 
 /// Tokens that went in and came out.
@@ -51,7 +80,7 @@ pub trait Sink {
     fn send(&mut self, delta: Delta) -> impl Future<Output = Result<(), ClientGone>>;
 }
 
-/// Generates all choices of a plan in a reserved, otherwise unused context.
+/// Generates all candidates of a plan in a reserved, otherwise unused context.
 pub async fn run<C: ExecutionContext, S: Sink>(
     plan: &Plan,
     model: &Model,
@@ -59,71 +88,80 @@ pub async fn run<C: ExecutionContext, S: Sink>(
     sink: &mut S,
 ) -> Result<Usage, GenerationError> {
     let mut usage = Usage { prompt_tokens: plan.prompt_tokens(), completion_tokens: 0 };
-    let mut rows = Row::all(plan);
-    if plan.is_empty() {
-        for row in &rows {
-            sink.send(row.nothing()).await?;
-        }
-        return Ok(usage);
-    }
-    let mut batch = Batch::new(context, &model.card);
-    let mut sampler = Sampler::new(plan.sampling);
-    batch.prefill(plan)?;
-    loop {
+    let mut reader = Reader::new(plan);
+    let mut batch = Batch::new(context, plan, model);
+    for wave in &plan.waves {
+        batch.prefill(wave)?;
+        let mut rows = Row::all(plan, wave, batch.prompts(), model);
         for row in &mut rows {
-            let token = sampler.choose(batch.logits.row(row.place), &mut row.rng)?;
-            usage.completion_tokens += 1;
-            let delta = row.accept(token, model);
-            if !delta.text.is_empty() || delta.finish.is_some() {
+            if let Some(delta) = row.open(&batch.prompts()[row.place]) {
                 sink.send(delta).await?;
             }
         }
         rows.retain(|row| !row.finished());
-        if rows.is_empty() {
-            return Ok(usage);
+        while !rows.is_empty() {
+            for row in &mut rows {
+                let (token, score) = reader.next(batch.outputs(), row)?;
+                usage.completion_tokens += 1;
+                if let Some(delta) = row.accept(token, score) {
+                    sink.send(delta).await?;
+                }
+            }
+            rows.retain(|row| !row.finished());
+            if !rows.is_empty() {
+                batch.decode(wave, &mut rows)?;
+            }
         }
-        batch.decode(&mut rows)?;
     }
+    Ok(usage)
 }
 
-/// The context's rows as they are after the last step, and that step's logits.
-struct Batch<'a, C> {
-    context: &'a mut C,
-    card: &'a ModelCard,
-    logits: Logits,
-    size: usize,
+/// Reads the outputs of steps: chooses tokens and scores them.
+struct Reader<'a> {
+    plan: &'a Plan,
+    sampler: Sampler,
+    top: Vec<Candidate>,
+    scratch: Vec<f32>,
 }
 
-impl<'a, C: ExecutionContext> Batch<'a, C> {
-    fn new(context: &'a mut C, card: &'a ModelCard) -> Self {
-        Self { context, card, logits: Logits::default(), size: 0 }
+impl<'a> Reader<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        let sampler = Sampler::new(plan.sampling.clone());
+        Self { plan, sampler, top: Vec::new(), scratch: Vec::new() }
     }
 
-    /// Every prompt becomes a row, in the plan's order.
-    fn prefill(&mut self, plan: &Plan) -> Result<(), BackendError> {
-        let tokens = plan.prompts.iter().map(|prompt| prompt.tokens.as_slice()).collect::<Vec<_>>();
-        self.step(&Step { tokens: &tokens, parents: None })
-    }
-
-    /// Each row gets its last token; rows that aren't among these are dropped.
-    fn decode(&mut self, rows: &mut [Row]) -> Result<(), BackendError> {
-        let parents = rows.iter().map(|row| row.place).collect::<Vec<_>>();
-        let same = parents.len() == self.size
-            && parents.iter().enumerate().all(|(at, place)| at == *place);
-        let last = rows.iter().map(|row| [row.last]).collect::<Vec<[TokenId; 1]>>();
-        let tokens = last.iter().map(<[TokenId; 1]>::as_slice).collect::<Vec<_>>();
-        self.step(&Step { tokens: &tokens, parents: (!same).then_some(&parents) })?;
-        for (place, row) in rows.iter_mut().enumerate() {
-            row.place = place;
+    /// The next token of a row and, where tokens are scored, its log-probability.
+    fn next(
+        &mut self,
+        outputs: &Outputs,
+        row: &mut Row<'_>,
+    ) -> Result<(TokenId, Option<Score>), NanLogits> {
+        let place = row.place;
+        let alternatives = self.plan.shown.logprobs.unwrap_or(0);
+        if self.plan.read.is_some() {
+            let reductions = &outputs.reductions;
+            let last = reductions.positions - 1;
+            self.top.clear();
+            self.top.extend(reductions.top(place, last));
+            let token = self.sampler.choose(sampling::Row::Top(&self.top), &mut row.chooser())?;
+            if !self.plan.scores_tokens() {
+                return Ok((token, None));
+            }
+            let found = self.top.iter().find(|(id, _)| *id == token);
+            let logit = found.map_or(f32::NEG_INFINITY, |(_, logit)| *logit);
+            let log_sum_exp = reductions.log_sum_exp(place, last);
+            let position = Position { top: &self.top, log_sum_exp };
+            return Ok((token, Some(position.generated(token, logit, alternatives)?)));
         }
-        Ok(())
-    }
-
-    fn step(&mut self, step: &Step<'_>) -> Result<(), BackendError> {
-        self.context.compute(step, &mut self.logits)?;
-        self.logits.check(step.tokens.len(), self.card.vocab_size as usize)?;
-        self.size = step.tokens.len();
-        Ok(())
+        let logits = outputs.logits.row(place);
+        let token = self.sampler.choose(sampling::Row::Whole(logits), &mut row.chooser())?;
+        if !self.plan.scores_tokens() {
+            return Ok((token, None));
+        }
+        spinfer_logits::top(logits, alternatives, &mut self.top);
+        let log_sum_exp = spinfer_logits::log_sum_exp(logits, &mut self.scratch);
+        let position = Position { top: &self.top, log_sum_exp };
+        Ok((token, Some(position.generated(token, logits[token as usize], alternatives)?)))
     }
 }
 

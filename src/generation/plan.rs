@@ -1,10 +1,12 @@
 //! A request, in terms of a model's tokens.
 
-use spinfer_protocol::{ApiError, ModelCard};
+use spinfer_protocol::{ApiError, FimTokens, ModelCard, tensor};
 
+use super::wave::Wave;
 use crate::models::Model;
 use crate::request::{CompletionRequest, DEFAULT_MAX_TOKENS, Prompt};
 use crate::sampling::SamplingParams;
+use crate::settings::Settings;
 use crate::tokenizer::{TokenId, Tokenizer};
 
 /// A prompt, ready for the model.
@@ -12,24 +14,60 @@ use crate::tokenizer::{TokenId, Tokenizer};
 pub struct PlannedPrompt {
     /// Its tokens, at least one.
     pub tokens: Vec<TokenId>,
+    /// How many of the first tokens are not the prompt's own.
+    pub added: usize,
+    /// What the prompt says, as far as the answer shows or counts it.
+    pub text: Vec<u8>,
     /// The most tokens to generate after them; they fit in the model's context.
     pub max_tokens: usize,
 }
 
-/// All that generation needs to know of a request. Choice `j` of prompt `i` has the index
-/// `i * choices + j`.
+/// What ends a choice, in terms of the model's tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stops {
+    /// Texts.
+    pub texts: Vec<String>,
+    /// Tokens, ascending.
+    pub tokens: Vec<TokenId>,
+    /// Nothing stops a choice before it has so many tokens.
+    pub min_tokens: usize,
+}
+
+/// What the answer is to have besides generated text.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shown {
+    /// The prompt before it.
+    pub echo: bool,
+    /// What comes after it, where a gap is filled and the prompt is shown.
+    pub suffix: String,
+    /// So many alternatives beside each token's log-probability.
+    pub logprobs: Option<usize>,
+    /// Token ids.
+    pub token_ids: bool,
+}
+
+/// All that generation needs to know of a request. Candidate `j` of prompt `i` has the index
+/// `i * candidates + j`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// The prompts, in the request's order.
     pub prompts: Vec<PlannedPrompt>,
-    /// Choices for each prompt.
-    pub choices: usize,
+    /// Candidates of each prompt.
+    pub candidates: usize,
+    /// How many of them, the best, will be in the answer.
+    pub kept: usize,
+    /// Which are generated together.
+    pub waves: Vec<Wave>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// Whence all random numbers come.
     pub seed: u64,
-    /// Texts that end a choice.
-    pub stop: Vec<String>,
+    /// What ends a choice.
+    pub stops: Stops,
+    /// What the answer shows.
+    pub shown: Shown,
+    /// How many of the likeliest tokens are read at each step; `None`: all of them.
+    pub read: Option<usize>,
 }
 
 impl Plan {
@@ -38,25 +76,50 @@ impl Plan {
     pub fn new(
         request: &CompletionRequest,
         model: &Model,
+        settings: &Settings,
         random_seed: u64,
     ) -> Result<Self, ApiError> {
+        check_count(request, settings)?;
+        let shown = Shown {
+            echo: request.echo,
+            suffix: request.suffix.clone().filter(|_| request.echo).unwrap_or_default(),
+            logprobs: request.logprobs,
+            token_ids: request.return_token_ids,
+        };
+        let card = &model.card;
+        let gap = gap(request, model)?;
         let prompts = request
             .prompts
+            .list
             .iter()
-            .map(|prompt| {
-                let tokens = tokenize(prompt, model)?;
+            .enumerate()
+            .map(|(place, prompt)| {
+                let param = request.prompts.param(place);
+                let (tokens, added) = tokenize(prompt, &param, gap.as_ref(), model)?;
                 let max_tokens =
-                    max_tokens(tokens.len(), request.max_tokens, model.card.context as usize)?;
-                Ok(PlannedPrompt { tokens, max_tokens })
+                    max_tokens(tokens.len(), request.max_tokens, card.context as usize, &param)?;
+                let text = match shown.echo || shown.logprobs.is_some() {
+                    true => text(prompt, &model.tokenizer),
+                    false => Vec::new(),
+                };
+                Ok(PlannedPrompt { tokens, added, text, max_tokens })
             })
-            .collect::<Result<_, ApiError>>()?;
-        Ok(Self {
+            .collect::<Result<Vec<_>, ApiError>>()?;
+        check_vocabulary(request, card)?;
+        let candidates = request.choices.candidates;
+        let plan = Self {
+            waves: Wave::all(prompts.len(), candidates, card.max_rows as usize),
             prompts,
-            choices: 1,
-            sampling: request.sampling,
+            candidates,
+            kept: request.choices.n,
+            sampling: request.sampling.clone(),
             seed: request.seed.map_or(random_seed, i64::cast_unsigned),
-            stop: request.stop.clone(),
-        })
+            stops: stops(request, card),
+            read: read(request, card),
+            shown,
+        };
+        plan.check_answer(settings, card)?;
+        Ok(plan)
     }
 
     /// The tokens of all prompts.
@@ -64,70 +127,256 @@ impl Plan {
         self.prompts.iter().map(|prompt| prompt.tokens.len()).sum()
     }
 
-    /// Whether there is nothing to generate.
-    pub fn is_empty(&self) -> bool {
-        self.prompts.iter().all(|prompt| prompt.max_tokens == 0)
+    /// Whether the best candidates are to be found.
+    pub fn is_ranked(&self) -> bool {
+        self.candidates > self.kept
     }
 
-    /// The length of each row in the end. The last token of a choice is never put in.
+    /// Whether the prompts' tokens get log-probabilities.
+    pub fn scores_prompts(&self) -> bool {
+        self.shown.echo && self.shown.logprobs.is_some()
+    }
+
+    /// Whether generated tokens get log-probabilities.
+    pub fn scores_tokens(&self) -> bool {
+        self.shown.logprobs.is_some() || self.is_ranked()
+    }
+
+    /// The length that each row of the context will have at most, over all waves. The last token of
+    /// a choice is never put in.
     pub fn lengths(&self) -> Vec<usize> {
-        self.prompts
-            .iter()
-            .flat_map(|prompt| {
-                let length = prompt.tokens.len() + prompt.max_tokens.saturating_sub(1);
-                std::iter::repeat_n(length, self.choices)
-            })
-            .collect()
+        let mut longest = Vec::new();
+        for wave in &self.waves {
+            let prompts = self.prompts[wave.prompts.clone()].iter();
+            let mut lengths = prompts
+                .flat_map(|prompt| {
+                    let length = prompt.tokens.len() + prompt.max_tokens.saturating_sub(1);
+                    std::iter::repeat_n(length, wave.candidates.len())
+                })
+                .collect::<Vec<_>>();
+            lengths.sort_unstable_by(|a, b| b.cmp(a));
+            longest.resize(lengths.len().max(longest.len()), 0);
+            for (longest, length) in longest.iter_mut().zip(lengths) {
+                *longest = length.max(*longest);
+            }
+        }
+        longest
+    }
+
+    /// Refuses what the answer would be too large for, or what can't be scored.
+    fn check_answer(&self, settings: &Settings, card: &ModelCard) -> Result<(), ApiError> {
+        if self.scores_prompts() && !card.takes(tensor::TOP_K) {
+            let message = "`echo` with `logprobs` needs a backend that gives log-probabilities; \
+                this model's doesn't.";
+            return Err(ApiError::invalid("logprobs", message));
+        }
+        if self.shown.echo {
+            let bytes = self.prompts.iter().map(|prompt| prompt.text.len()).sum::<usize>();
+            let bytes = bytes.saturating_mul(self.candidates);
+            if bytes > settings.max_echo_bytes {
+                let message = format!(
+                    "`echo` would repeat {bytes} bytes of prompts, over all choices; the limit is {}.",
+                    settings.max_echo_bytes
+                );
+                return Err(ApiError::invalid("echo", message));
+            }
+        }
+        if let Some(alternatives) = self.shown.logprobs {
+            let positions = self.prompts.iter().map(|prompt| {
+                let own = if self.shown.echo { prompt.tokens.len() } else { 0 };
+                own + prompt.max_tokens
+            });
+            let logprobs = positions
+                .sum::<usize>()
+                .saturating_mul(self.candidates)
+                .saturating_mul(alternatives + 1);
+            if logprobs > settings.max_logprobs {
+                let message = format!(
+                    "`logprobs` would make {logprobs} log-probabilities, over all positions, choices \
+                     and alternatives; the limit is {}.",
+                    settings.max_logprobs
+                );
+                return Err(ApiError::invalid("logprobs", message));
+            }
+        }
+        Ok(())
     }
 }
 
-/// The tokens of a prompt. One without any starts from the beginning of a text.
-fn tokenize(prompt: &Prompt, model: &Model) -> Result<Vec<TokenId>, ApiError> {
-    match prompt {
-        Prompt::Text(text) => {
-            let mut tokens = encode(text, &model.tokenizer, &model.card)?;
-            if let Some(bos) = model.card.bos
-                && model.card.add_bos
-                && tokens.first() != Some(&bos)
-            {
-                tokens.insert(0, bos);
+fn check_count(request: &CompletionRequest, settings: &Settings) -> Result<(), ApiError> {
+    let prompts = request.prompts.list.len();
+    if prompts > settings.max_prompts {
+        let message =
+            format!("`prompt` holds {prompts} prompts; the limit is {}.", settings.max_prompts);
+        return Err(ApiError::invalid("prompt", message));
+    }
+    let choices = prompts * request.choices.candidates;
+    if choices > settings.max_choices {
+        let param = match () {
+            () if request.choices.are_ranked() => "best_of",
+            () if request.choices.n > 1 => "n",
+            () => "prompt",
+        };
+        let message = format!(
+            "The request asks for {choices} completions, over all prompts; the limit is {}.",
+            settings.max_choices
+        );
+        return Err(ApiError::invalid(param, message));
+    }
+    Ok(())
+}
+
+/// Refuses ids that the vocabulary doesn't have, in fields other than `prompt`.
+fn check_vocabulary(request: &CompletionRequest, card: &ModelCard) -> Result<(), ApiError> {
+    for (token, _) in &request.sampling.adjustments.bias {
+        known(*token, &format!("logit_bias.{token}"), card)?;
+    }
+    for (at, token) in request.stopping.tokens.iter().enumerate() {
+        known(*token, &format!("stop_token_ids[{at}]"), card)?;
+    }
+    Ok(())
+}
+
+/// Refuses an id outside the vocabulary.
+pub fn known(token: TokenId, param: &str, card: &ModelCard) -> Result<(), ApiError> {
+    if token < card.vocab_size {
+        return Ok(());
+    }
+    let message = format!(
+        "`{param}`: {token} is outside the model's vocabulary, whose ids go up to {}.",
+        card.vocab_size - 1
+    );
+    Err(ApiError::invalid(param, message))
+}
+
+fn stops(request: &CompletionRequest, card: &ModelCard) -> Stops {
+    let mut tokens = request.stopping.tokens.clone();
+    if !request.stopping.ignore_eos {
+        tokens.extend_from_slice(&card.end_of_generation);
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    Stops { texts: request.stopping.texts.clone(), tokens, min_tokens: request.stopping.min_tokens }
+}
+
+/// How many of the likeliest tokens a step must bring, where these are enough.
+fn read(request: &CompletionRequest, card: &ModelCard) -> Option<usize> {
+    // Tokens that end a choice are banned at first, which changes what is likeliest.
+    let banned = request.stopping.min_tokens > 0;
+    let decisive = request.sampling.decisive().filter(|_| !banned)?;
+    let read = decisive.max(request.logprobs.unwrap_or(0)).min(card.vocab_size as usize);
+    (card.takes(tensor::TOP_K) && read <= tensor::MOST_TOP_K as usize).then_some(read)
+}
+
+/// What frames the prompt when a gap is to be filled.
+struct Gap {
+    fim: FimTokens,
+    suffix: Vec<TokenId>,
+}
+
+fn gap(request: &CompletionRequest, model: &Model) -> Result<Option<Gap>, ApiError> {
+    let Some(suffix) = &request.suffix else {
+        return Ok(None);
+    };
+    let fim = model.card.fim.clone().ok_or_else(|| {
+        let message = format!(
+            "The model {:?} can't fill gaps: its vocabulary has no tokens for fill-in-the-middle.",
+            model.card.id
+        );
+        ApiError::invalid("suffix", message)
+    })?;
+    let suffix = encode(suffix, "suffix", model)?;
+    Ok(Some(Gap { fim, suffix }))
+}
+
+/// The tokens of a prompt, and how many of the first are not its own. One without any starts from the
+/// beginning of a text.
+fn tokenize(
+    prompt: &Prompt,
+    param: &str,
+    gap: Option<&Gap>,
+    model: &Model,
+) -> Result<(Vec<TokenId>, usize), ApiError> {
+    let card = &model.card;
+    let (mut tokens, is_text) = match prompt {
+        Prompt::Text(text) => (encode(text, param, model)?, true),
+        Prompt::Tokens(tokens) => {
+            for (at, token) in tokens.iter().enumerate() {
+                known(*token, &format!("{param}[{at}]"), card)?;
             }
-            if tokens.is_empty() {
-                let start = model.card.bos.or(model.card.eos).ok_or_else(|| {
-                    ApiError::invalid(
-                        "prompt",
-                        "`prompt` is empty, and this model has no token to start from.",
-                    )
-                })?;
-                tokens.push(start);
-            }
-            Ok(tokens)
+            (tokens.clone(), false)
         }
-        Prompt::Tokens(tokens) => Ok(tokens.clone()),
+    };
+    let mut added = 0;
+    if let Some(Gap { fim, suffix }) = gap {
+        // Prefix, suffix, middle: the order that models with these tokens are trained on.
+        tokens.insert(0, fim.prefix);
+        tokens.push(fim.suffix);
+        tokens.extend_from_slice(suffix);
+        tokens.push(fim.middle);
+        added += 1;
+    }
+    if is_text && with_bos(&mut tokens, card) {
+        added += 1;
+    }
+    if tokens.is_empty() {
+        let start = card.bos.or(card.eos).ok_or_else(|| {
+            let message = "`prompt` is empty, and this model has no token to start from.";
+            ApiError::invalid(param, message)
+        })?;
+        tokens.push(start);
+        added += 1;
+    }
+    Ok((tokens, added))
+}
+
+/// Puts the beginning of sequence before a text's tokens if the vocabulary wants it there and it isn't
+/// there yet.
+pub fn with_bos(tokens: &mut Vec<TokenId>, card: &ModelCard) -> bool {
+    match card.bos.filter(|bos| card.add_bos && tokens.first() != Some(bos)) {
+        Some(bos) => {
+            tokens.insert(0, bos);
+            true
+        }
+        None => false,
+    }
+}
+
+/// What a prompt says: its text or, for ids, the text that they stand for.
+fn text(prompt: &Prompt, tokenizer: &Tokenizer) -> Vec<u8> {
+    match prompt {
+        Prompt::Text(text) => text.as_bytes().to_vec(),
+        Prompt::Tokens(tokens) => tokenizer.decode(tokens),
     }
 }
 
 /// Encodes a text, unless its length already shows that it can't fit: the time for a hopeless
 /// prompt is bounded by the context, not by the prompt.
-fn encode(text: &str, tokenizer: &Tokenizer, card: &ModelCard) -> Result<Vec<TokenId>, ApiError> {
-    let fewest = tokenizer.fewest_tokens(text);
-    if fewest > card.context as usize {
+fn encode(text: &str, param: &str, model: &Model) -> Result<Vec<TokenId>, ApiError> {
+    let context = model.card.context;
+    let fewest = model.tokenizer.fewest_tokens(text);
+    if fewest > context as usize {
         return Err(ApiError::context_length_exceeded(
-            "prompt",
+            param,
             format!(
-                "This model's context is {} tokens; the prompt, of {} bytes, has at least {fewest}.",
-                card.context,
+                "This model's context is {context} tokens; `{param}`, of {} bytes, has at least {fewest}.",
                 text.len()
             ),
         ));
     }
-    tokenizer
+    model
+        .tokenizer
         .encode(text)
         .map_err(|error| ApiError::internal(format!("The tokenizer failed: {error}.")))
 }
 
 /// The tokens that may follow a prompt of `prompt` tokens.
-fn max_tokens(prompt: usize, asked: Option<u64>, context: usize) -> Result<usize, ApiError> {
+fn max_tokens(
+    prompt: usize,
+    asked: Option<u64>,
+    context: usize,
+    param: &str,
+) -> Result<usize, ApiError> {
     let room = context.saturating_sub(prompt);
     let exceeded = |param, rest: String| {
         let message =
@@ -135,8 +384,8 @@ fn max_tokens(prompt: usize, asked: Option<u64>, context: usize) -> Result<usize
         Err(ApiError::context_length_exceeded(param, message))
     };
     match asked {
-        _ if prompt > context => exceeded("prompt", String::new()),
-        None if room == 0 => exceeded("prompt", ", which leaves no room for a completion".into()),
+        _ if prompt > context => exceeded(param, String::new()),
+        None if room == 0 => exceeded(param, ", which leaves no room for a completion".into()),
         None => Ok(room.min(DEFAULT_MAX_TOKENS as usize)),
         Some(asked) if asked > room as u64 => {
             let all = asked.saturating_add(prompt as u64);
@@ -160,7 +409,7 @@ mod tests {
             body["max_tokens"] = max_tokens.into();
         }
         let request = CompletionRequest::parse(body.to_string().as_bytes()).unwrap();
-        Plan::new(&request, model, 9)
+        Plan::new(&request, model, &Settings::default(), 9)
     }
 
     fn tokens(model: &Model, prompt: &str) -> Vec<TokenId> {

@@ -1,92 +1,224 @@
-//! One choice while it is generated.
+//! One candidate while it is generated.
+
+use std::collections::VecDeque;
 
 use serde::Serialize;
 
+use super::prompt::ScoredPrompt;
+use super::score::Score;
 use super::stop::StopFilter;
-use super::{Delta, Plan};
+use super::wave::Wave;
+use super::{Delta, Plan, Token};
 use crate::models::Model;
-use crate::sampling::Rng;
+use crate::sampling::{Chooser, History, Rng};
 use crate::tokenizer::{TokenId, Utf8Stream};
 
 /// Why a choice ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FinishReason {
-    /// The model ended it, or a stop string came up.
+    /// The model ended it, or a stop string or token came up.
     Stop,
     /// It has all the tokens that it may have.
     Length,
 }
 
-/// A choice's state.
+/// A candidate's state.
 #[derive(Debug)]
-pub struct Row {
-    index: usize,
+pub struct Row<'a> {
+    plan: &'a Plan,
+    model: &'a Model,
+    /// The candidate's place in the answer, if none is better.
+    pub index: usize,
+    /// Its prompt's place in the request.
+    pub prompt: usize,
     /// Its place in the batch: that of its prompt at first.
     pub place: usize,
-    /// Its random numbers.
-    pub rng: Rng,
     /// The token that the model hasn't seen yet.
     pub last: TokenId,
-    left: usize,
+    rng: Rng,
+    history: History,
+    generated: usize,
+    finished: bool,
     utf8: Utf8Stream,
     stop: StopFilter,
+    /// Tokens that wait for their text to be let out.
+    waiting: VecDeque<Waiting>,
+    /// Bytes of the candidate's text so far, and of those the ones let out.
+    decoded: usize,
+    released: usize,
+    /// Whole characters of the prompt's and the candidate's text so far.
+    characters: usize,
+    /// The ids of the prompt, until they are shown.
+    prompt_ids: Option<Vec<TokenId>>,
+    logprob_sum: f64,
 }
 
-impl Row {
-    /// The rows of all choices, before their first token.
-    pub fn all(plan: &Plan) -> Vec<Self> {
-        let choices =
-            |(place, prompt)| (0..plan.choices).map(move |choice| (place, prompt, choice));
-        plan.prompts
-            .iter()
-            .enumerate()
-            .flat_map(choices)
-            .map(|(place, prompt, choice)| Self {
-                index: place * plan.choices + choice,
-                place,
-                rng: Rng::new(plan.seed, choice as u64),
-                last: 0,
-                left: prompt.max_tokens,
-                utf8: Utf8Stream::default(),
-                stop: StopFilter::new(&plan.stop),
+#[derive(Debug)]
+struct Waiting {
+    /// Where in the candidate's text the token begins, in bytes.
+    start: usize,
+    token: Token,
+}
+
+impl<'a> Row<'a> {
+    /// The rows of a wave, before their first token; `scored` are its prompts.
+    pub fn all(
+        plan: &'a Plan,
+        wave: &Wave,
+        scored: &[ScoredPrompt],
+        model: &'a Model,
+    ) -> Vec<Self> {
+        let candidates =
+            |place: usize| wave.candidates.clone().map(move |candidate| (place, candidate));
+        (0..wave.prompts.len())
+            .flat_map(candidates)
+            .map(|(place, candidate)| {
+                let prompt = wave.prompts.start + place;
+                let tokens = &plan.prompts[prompt].tokens;
+                let remembers = plan.sampling.adjustments.need_history();
+                Self {
+                    plan,
+                    model,
+                    index: prompt * plan.candidates + candidate,
+                    prompt,
+                    place,
+                    last: 0,
+                    rng: Rng::new(plan.seed, candidate as u64),
+                    history: if remembers { History::new(tokens) } else { History::default() },
+                    generated: 0,
+                    finished: false,
+                    utf8: Utf8Stream::default(),
+                    stop: StopFilter::new(&plan.stops.texts),
+                    waiting: VecDeque::new(),
+                    decoded: 0,
+                    released: 0,
+                    characters: scored[place].characters,
+                    prompt_ids: plan.shown.token_ids.then(|| tokens.clone()),
+                    logprob_sum: 0.0,
+                }
             })
             .collect()
     }
 
-    /// The delta of a choice that may have no tokens.
-    pub fn nothing(&self) -> Delta {
-        Delta { index: self.index, text: String::new(), finish: Some(FinishReason::Length) }
+    /// The delta before the first token, where there is something to say: the prompt, or that no
+    /// token may follow.
+    pub fn open(&mut self, scored: &ScoredPrompt) -> Option<Delta> {
+        let mut text = String::new();
+        if self.plan.shown.echo {
+            self.utf8.push(&self.plan.prompts[self.prompt].text, &mut text);
+        }
+        let finish = (self.limit() == 0).then_some(FinishReason::Length);
+        if finish.is_none() && !self.plan.shown.echo {
+            return None;
+        }
+        Some(self.delta(text, scored.tokens.clone(), finish))
     }
 
-    /// Takes the next token.
-    pub fn accept(&mut self, token: TokenId, model: &Model) -> Delta {
+    fn limit(&self) -> usize {
+        self.plan.prompts[self.prompt].max_tokens
+    }
+
+    /// What the sampling of the next token needs of this candidate.
+    pub fn chooser(&mut self) -> Chooser<'_> {
+        let early = self.generated < self.plan.stops.min_tokens;
+        Chooser {
+            rng: &mut self.rng,
+            history: &self.history,
+            banned: if early { &self.plan.stops.tokens } else { &[] },
+        }
+    }
+
+    /// Takes the next token, with its score where tokens are scored. `None`: nothing of it can be
+    /// let out yet.
+    pub fn accept(&mut self, token: TokenId, score: Option<Score>) -> Option<Delta> {
         self.last = token;
-        self.left -= 1;
-        let ends = model.card.end_of_generation.contains(&token);
+        self.generated += 1;
+        if self.plan.sampling.adjustments.need_history() {
+            self.history.push(token);
+        }
+        self.logprob_sum += score.as_ref().and_then(|score| score.logprob).map_or(0.0, f64::from);
+        self.wait(token, score);
+
+        let ends = self.plan.stops.tokens.binary_search(&token).is_ok();
         let mut text = String::new();
         if !ends {
-            self.utf8.push(model.tokenizer.pieces().visible(token), &mut text);
+            self.utf8.push(self.model.tokenizer.pieces().visible(token), &mut text);
         }
+        self.decoded += text.len();
+        self.characters += text.chars().count();
         let mut released = String::new();
-        let stopped = self.stop.push(&text, &mut released);
+        let stopped = match self.generated > self.plan.stops.min_tokens {
+            true => self.stop.push(&text, &mut released),
+            false => {
+                released = text;
+                false
+            }
+        };
         let finish = match () {
             () if stopped || ends => Some(FinishReason::Stop),
-            () if self.left == 0 => Some(FinishReason::Length),
+            () if self.generated == self.limit() => Some(FinishReason::Length),
             () => None,
         };
-        if finish.is_some() {
-            self.left = 0;
-            if !stopped {
-                released.push_str(&self.stop.finish());
-                self.utf8.finish(&mut released);
-            }
+        if finish.is_some() && !stopped {
+            released.push_str(&self.stop.finish());
         }
-        Delta { index: self.index, text: released, finish }
+        self.released += released.len();
+        let whole =
+            !stopped && (finish.is_some() || (self.stop.is_empty() && self.utf8.is_empty()));
+        let tokens = self.release(whole);
+        if released.is_empty() && tokens.is_empty() && finish.is_none() {
+            return None;
+        }
+        if stopped {
+            // An unfinished character comes after the cut.
+            self.utf8 = Utf8Stream::default();
+        }
+        Some(self.delta(released, tokens, finish))
     }
 
-    /// Whether the choice has ended.
+    /// Keeps a token that the answer shows until its text is let out.
+    fn wait(&mut self, id: TokenId, score: Option<Score>) {
+        let shown = &self.plan.shown;
+        let score = score
+            .filter(|_| shown.logprobs.is_some())
+            .map(|score| Score { offset: self.characters, ..score });
+        if score.is_some() || shown.token_ids {
+            let token = Token { id, is_generated: true, score };
+            self.waiting.push_back(Waiting { start: self.decoded, token });
+        }
+    }
+
+    /// The tokens that begin in what has been let out; all of them when nothing is held back.
+    fn release(&mut self, all: bool) -> Vec<Token> {
+        let out = |waiting: &Waiting| all || waiting.start < self.released;
+        let count = self.waiting.iter().take_while(|waiting| out(waiting)).count();
+        self.waiting.drain(..count).map(|waiting| waiting.token).collect()
+    }
+
+    fn delta(
+        &mut self,
+        mut text: String,
+        tokens: Vec<Token>,
+        finish: Option<FinishReason>,
+    ) -> Delta {
+        if finish.is_some() {
+            self.finished = true;
+            self.utf8.finish(&mut text);
+            text.push_str(&self.plan.shown.suffix);
+        }
+        Delta {
+            index: self.index,
+            text,
+            tokens,
+            prompt_ids: self.prompt_ids.take(),
+            finish,
+            mean_logprob: self.logprob_sum / self.generated.max(1) as f64,
+        }
+    }
+
+    /// Whether the candidate has ended.
     pub fn finished(&self) -> bool {
-        self.left == 0
+        self.finished
     }
 }

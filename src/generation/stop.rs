@@ -34,6 +34,11 @@ impl StopFilter {
         found.is_some()
     }
 
+    /// Whether nothing is held back.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
     /// What was held back, at the end of the text.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)

@@ -28,14 +28,26 @@ fn plan(prompts: &[(&str, usize)], choices: usize, temperature: f64) -> Plan {
         .iter()
         .map(|(text, max_tokens)| PlannedPrompt {
             tokens: text.bytes().map(byte).collect(),
+            added: 0,
+            text: text.as_bytes().to_vec(),
             max_tokens: *max_tokens,
         })
-        .collect();
+        .collect::<Vec<_>>();
     let sampling = SamplingParams {
         temperature: Temperature::new(temperature).unwrap(),
         ..Default::default()
     };
-    Plan { prompts, choices, sampling, seed: 5, stop: vec![] }
+    Plan {
+        waves: Wave::all(prompts.len(), choices, 16),
+        prompts,
+        candidates: choices,
+        kept: choices,
+        read: sampling.decisive(),
+        sampling,
+        seed: 5,
+        stops: Stops { tokens: vec![0, 2], ..Stops::default() },
+        shown: Shown::default(),
+    }
 }
 
 fn generate(plan: &Plan, rule: testing::Rule) -> (Deltas, Usage, usize) {
@@ -98,4 +110,38 @@ fn a_choice_ends_once() {
         assert_eq!(*last, Some(FinishReason::Length));
         assert!(before.iter().all(Option::is_none));
     }
+}
+
+/// What a backend computes for so many candidates of one prompt.
+fn computed(
+    prompt: &str,
+    candidates: usize,
+    max_rows: usize,
+    rewinds: bool,
+) -> (usize, Vec<String>) {
+    let mut plan = plan(&[(prompt, 3)], candidates, 1.0);
+    plan.waves = Wave::all(1, candidates, max_rows);
+    let mut model = testing::model();
+    model.card.rewinds = rewinds;
+    let mut context = FakeContext::new(letters);
+    context.reserve(&plan.lengths()).unwrap();
+    let mut deltas = Deltas::default();
+    block_on(run(&plan, &model, &mut context, &mut deltas)).unwrap();
+    let texts = (0..candidates).map(|index| deltas.text(index)).collect();
+    (context.computed(), texts)
+}
+
+#[test]
+fn a_prompt_is_computed_once_for_all_its_candidates() {
+    let prompt = "x".repeat(100);
+    // The last token of a candidate is never put in.
+    let (tokens, together) = computed(&prompt, 8, 8, true);
+    assert_eq!(tokens, 100 + 8 * 2);
+    let (tokens, in_waves) = computed(&prompt, 8, 3, true);
+    assert_eq!(tokens, 100 + 8 * 2);
+    assert_eq!(together, in_waves);
+    // Where memory can't be cut back, each wave begins anew.
+    let (tokens, anew) = computed(&prompt, 8, 3, false);
+    assert_eq!(tokens, 3 * 100 + 8 * 2);
+    assert_eq!(together, anew);
 }

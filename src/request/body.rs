@@ -25,7 +25,8 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Reads a body; `known` names the fields to keep besides `prompt`.
+    /// Reads a body; `known` names the fields to keep. A `prompt` that isn't among them is read in its
+    /// four forms.
     pub fn read(body: &[u8], known: &'static [&'static str]) -> Result<Self, ApiError> {
         if body.iter().all(u8::is_ascii_whitespace) {
             return Err(ApiError::bad_request("The body is empty; it must be a JSON object."));
@@ -80,14 +81,14 @@ impl<'de> Visitor<'de> for BodySeed {
         let mut fields = Fields::default();
         let mut repeated = None;
         while let Some(key) = map.next_key::<String>()? {
-            if key == "prompt" {
-                if fields.prompt.replace(map.next_value()?).is_some() {
-                    repeated = Some("prompt");
-                }
-            } else if let Some(name) = self.known.iter().find(|name| **name == key) {
+            if let Some(&name) = self.known.iter().find(|name| **name == key) {
                 let UniqueValue(value) = map.next_value()?;
                 if fields.values.insert(name, value).is_some() {
                     repeated = Some(name);
+                }
+            } else if key == "prompt" {
+                if fields.prompt.replace(map.next_value()?).is_some() {
+                    repeated = Some("prompt");
                 }
             } else {
                 map.next_value::<IgnoredAny>()?;

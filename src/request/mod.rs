@@ -4,23 +4,29 @@
 //! exists, whether its vocabulary has the ids, and whether it all fits in its context.
 
 mod body;
+mod choices;
 mod fields;
-mod pending;
 mod prompt;
+mod sampling;
+mod stopping;
+mod tokens;
 
 use serde_json::Value;
 use spinfer_protocol::ApiError;
 
 use body::Fields;
+pub use choices::Choices;
 use fields::mismatch;
-pub use prompt::{MAX_PROMPTS, Prompt};
+pub use prompt::{MAX_PROMPTS, Prompt, Prompts};
+pub use stopping::{MAX_STOPS, Stopping};
+pub use tokens::{DetokenizeRequest, TokenizeRequest};
 
-use crate::sampling::{SamplingParams, Temperature, TopP};
+use crate::sampling::SamplingParams;
 
-/// The most stop strings that one request may hold.
-pub const MAX_STOPS: usize = 64;
 /// `max_tokens` where the request has none.
 pub const DEFAULT_MAX_TOKENS: u64 = 16;
+/// The most alternatives that `logprobs` may ask for.
+pub const MAX_LOGPROBS: usize = 20;
 
 /// The fields that are read, besides `prompt`. Others are ignored.
 const KNOWN: &[&str] = &[
@@ -56,16 +62,27 @@ const KNOWN: &[&str] = &[
 pub struct CompletionRequest {
     /// The id or alias of a model.
     pub model: String,
-    /// At least one.
-    pub prompts: Vec<Prompt>,
+    /// What is to be completed.
+    pub prompts: Prompts,
+    /// What follows the gap that is to be filled; not empty.
+    pub suffix: Option<String>,
     /// The most tokens to generate, where the request says so.
     pub max_tokens: Option<u64>,
+    /// How many completions of each prompt.
+    pub choices: Choices,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// The generator's seed, where the request has one.
     pub seed: Option<i64>,
-    /// Texts that end a completion; none is empty.
-    pub stop: Vec<String>,
+    /// What ends a completion before `max_tokens`.
+    pub stopping: Stopping,
+    /// Whether the answer's text begins with the prompt.
+    pub echo: bool,
+    /// How many alternatives are listed beside each token's log-probability; `None`: there are no
+    /// log-probabilities.
+    pub logprobs: Option<usize>,
+    /// Whether the answer has token ids.
+    pub return_token_ids: bool,
     /// How to stream; `None` asks for one whole answer.
     pub stream: Option<StreamOptions>,
     /// Whom the request is for, by the client's word.
@@ -77,6 +94,8 @@ pub struct CompletionRequest {
 pub struct StreamOptions {
     /// A last chunk with the usage and no choices.
     pub include_usage: bool,
+    /// Random padding in each chunk, so that its size doesn't tell what is in it.
+    pub include_obfuscation: bool,
 }
 
 impl CompletionRequest {
@@ -89,18 +108,46 @@ impl CompletionRequest {
         let mut fields = Fields::read(body, KNOWN)?;
         let model = fields.string("model")?.ok_or_else(|| required("model"))?.to_owned();
         let prompts = fields.prompt.take().ok_or_else(|| required("prompt"))?.0?;
+        let suffix = fields.string("suffix")?.filter(|suffix| !suffix.is_empty());
         let request = Self {
             model,
             prompts,
+            suffix: suffix.map(str::to_owned),
             max_tokens: max_tokens(&fields)?,
-            sampling: sampling(&fields)?,
+            choices: Choices::read(&fields)?,
+            sampling: sampling::read(&fields)?,
             seed: fields.integer("seed", i64::MIN, i64::MAX)?,
-            stop: stop(&fields)?,
+            stopping: Stopping::read(&fields)?,
+            echo: fields.boolean("echo")?.unwrap_or(false),
+            logprobs: logprobs(&fields)?,
+            return_token_ids: fields.boolean("return_token_ids")?.unwrap_or(false),
             stream: stream(&fields)?,
             user: fields.string("user")?.map(str::to_owned),
         };
-        pending::refuse(&fields, &request)?;
+        request.check_together()?;
         Ok(request)
+    }
+
+    /// The rules between fields that are each in range.
+    fn check_together(&self) -> Result<(), ApiError> {
+        if self.stream.is_some() && self.choices.are_ranked() {
+            let message = "`best_of` above `n` can't be streamed: the best are known at the end.";
+            return Err(ApiError::invalid("best_of", message));
+        }
+        if self.suffix.is_some() && self.echo && self.logprobs.is_some() {
+            let message = "`suffix` can't go with `echo` and `logprobs`: the prompt is in two parts, \
+                which the model reads in another order.";
+            return Err(ApiError::invalid("suffix", message));
+        }
+        let min_tokens = self.stopping.min_tokens as u64;
+        let max_tokens = self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
+        if min_tokens > max_tokens {
+            let message = format!(
+                "`min_tokens` must be at most `max_tokens`, which is {max_tokens}, not {min_tokens}."
+            );
+            return Err(ApiError::invalid("min_tokens", message));
+        }
+        Ok(())
     }
 }
 
@@ -114,41 +161,16 @@ fn max_tokens(fields: &Fields) -> Result<Option<u64>, ApiError> {
     Ok(max_tokens.or(alias).map(i64::unsigned_abs))
 }
 
-fn sampling(fields: &Fields) -> Result<SamplingParams, ApiError> {
-    let temperature = fields.typed("temperature", Temperature::EXPECTED, |value| {
-        value.as_f64().and_then(Temperature::new)
-    })?;
-    let top_p =
-        fields.typed("top_p", TopP::EXPECTED, |value| value.as_f64().and_then(TopP::new))?;
-    Ok(SamplingParams {
-        temperature: temperature.unwrap_or_default(),
-        top_p: top_p.unwrap_or_default(),
-    })
-}
-
-fn stop(fields: &Fields) -> Result<Vec<String>, ApiError> {
-    let strings = match fields.get("stop") {
-        None => return Ok(Vec::new()),
-        Some(Value::String(text)) => vec![text.clone()],
-        Some(Value::Array(items)) if items.len() > MAX_STOPS => {
-            let message =
-                format!("`stop` holds {} strings; the limit is {MAX_STOPS}.", items.len());
-            return Err(ApiError::invalid("stop", message));
+fn logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {
+    let expected = format!("an integer from 0 to {MAX_LOGPROBS}, or a boolean");
+    let logprobs = fields.typed("logprobs", &expected, |value| match value {
+        Value::Bool(on) => Some(on.then_some(1)),
+        other => {
+            let count = usize::try_from(other.as_u64()?).ok()?;
+            (count <= MAX_LOGPROBS).then_some(Some(count))
         }
-        Some(Value::Array(items)) => items
-            .iter()
-            .enumerate()
-            .map(|(at, item)| match item {
-                Value::String(text) => Ok(text.clone()),
-                other => Err(mismatch(&format!("stop[{at}]"), "a string", other)),
-            })
-            .collect::<Result<_, _>>()?,
-        Some(other) => return Err(mismatch("stop", "a string or an array of strings", other)),
-    };
-    if strings.iter().any(String::is_empty) {
-        return Err(ApiError::invalid("stop", "`stop` must not hold an empty string."));
-    }
-    Ok(strings)
+    })?;
+    Ok(logprobs.flatten())
 }
 
 fn stream(fields: &Fields) -> Result<Option<StreamOptions>, ApiError> {
@@ -166,10 +188,10 @@ fn stream(fields: &Fields) -> Result<Option<StreamOptions>, ApiError> {
         Some(Value::Bool(flag)) => Ok(*flag),
         Some(other) => Err(mismatch(&format!("stream_options.{name}"), "true or false", other)),
     };
-    if flag("include_obfuscation")? {
-        return Err(pending::unsupported("stream_options.include_obfuscation"));
-    }
-    Ok(Some(StreamOptions { include_usage: flag("include_usage")? }))
+    Ok(Some(StreamOptions {
+        include_usage: flag("include_usage")?,
+        include_obfuscation: flag("include_obfuscation")?,
+    }))
 }
 
 #[cfg(test)]

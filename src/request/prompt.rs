@@ -20,9 +20,29 @@ pub enum Prompt {
     Tokens(Vec<TokenId>),
 }
 
+/// All prompts of a request, at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompts {
+    /// In the request's order.
+    pub list: Vec<Prompt>,
+    /// Whether the field was an array of prompts, not a single one.
+    listed: bool,
+}
+
+impl Prompts {
+    fn one(prompt: Prompt) -> Self {
+        Self { list: vec![prompt], listed: false }
+    }
+
+    /// How an error names the prompt at that place.
+    pub fn param(&self, place: usize) -> String {
+        if self.listed { format!("prompt[{place}]") } else { "prompt".into() }
+    }
+}
+
 /// What `prompt` held.
 #[derive(Debug)]
-pub struct PromptField(pub Result<Vec<Prompt>, ApiError>);
+pub struct PromptField(pub Result<Prompts, ApiError>);
 
 const FORMS: &str =
     "a string, an array of strings, an array of token ids, or an array of such arrays";
@@ -38,8 +58,8 @@ fn wrong_form(found: &str) -> PromptField {
 impl<'de> Deserialize<'de> for PromptField {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Ok(match deserializer.deserialize_any(ItemVisitor { nested: false })? {
-            Item::Null => PromptField(Ok(vec![Prompt::Text(String::new())])),
-            Item::Text(text) => PromptField(Ok(vec![Prompt::Text(text)])),
+            Item::Null => PromptField(Ok(Prompts::one(Prompt::Text(String::new())))),
+            Item::Text(text) => PromptField(Ok(Prompts::one(Prompt::Text(text)))),
             Item::Id(_) | Item::Other("a number") => wrong_form("a number"),
             Item::Other(found) => wrong_form(found),
             Item::Ids(ids) => ids.prompt("prompt".into()),
@@ -53,7 +73,7 @@ struct Ids(Result<Vec<TokenId>, (usize, String)>);
 
 impl Ids {
     fn prompt(self, param: String) -> PromptField {
-        PromptField(self.into_tokens(&param).map(|ids| vec![Prompt::Tokens(ids)]))
+        PromptField(self.into_tokens(&param).map(|ids| Prompts::one(Prompt::Tokens(ids))))
     }
 
     fn into_tokens(self, param: &str) -> Result<Vec<TokenId>, ApiError> {
@@ -232,7 +252,7 @@ fn read_list<'de, A: SeqAccess<'de>>(seq: &mut A, first: Item) -> Result<PromptF
         }
         next = seq.next_element()?;
     }
-    Ok(PromptField(Ok(prompts)))
+    Ok(PromptField(Ok(Prompts { list: prompts, listed: true })))
 }
 
 #[cfg(test)]
@@ -240,7 +260,18 @@ mod tests {
     use super::*;
 
     fn read(json: &str) -> Result<Vec<Prompt>, ApiError> {
-        serde_json::from_str::<PromptField>(json).expect("valid JSON").0
+        serde_json::from_str::<PromptField>(json).expect("valid JSON").0.map(|prompts| prompts.list)
+    }
+
+    #[test]
+    fn places_are_named_as_they_were_written() {
+        let param = |json: &str| {
+            serde_json::from_str::<PromptField>(json).expect("valid JSON").0.unwrap().param(0)
+        };
+        assert_eq!(param(r#""a""#), "prompt");
+        assert_eq!(param("[1, 2]"), "prompt");
+        assert_eq!(param(r#"["a"]"#), "prompt[0]");
+        assert_eq!(param("[[1, 2]]"), "prompt[0]");
     }
 
     fn text(text: &str) -> Prompt {

@@ -13,6 +13,10 @@ fn with(name: &str, value: Value) -> Result<CompletionRequest, ApiError> {
     parse(&body)
 }
 
+fn prompts(value: Value) -> Prompts {
+    with("prompt", value).unwrap().prompts
+}
+
 #[track_caller]
 fn refused(name: &str, value: Value) -> ApiError {
     let error = with(name, value.clone()).expect_err(&format!("{name}: {value}"));
@@ -29,11 +33,16 @@ fn the_shortest_request_gets_the_defaults() {
         request,
         CompletionRequest {
             model: "m".into(),
-            prompts: vec![Prompt::Text("p".into())],
+            prompts: prompts(json!("p")),
+            suffix: None,
             max_tokens: None,
+            choices: Choices { n: 1, candidates: 1 },
             sampling: SamplingParams::default(),
             seed: None,
-            stop: vec![],
+            stopping: Stopping::default(),
+            echo: false,
+            logprobs: None,
+            return_token_ids: false,
             stream: None,
             user: None,
         }
@@ -60,7 +69,7 @@ fn what_clients_send_without_meaning_it_is_fine() {
         "top_k": -1, "min_p": 0.0, "stop_token_ids": [], "ignore_eos": false, "min_tokens": 0, "stop": [],
         "return_token_ids": false, "stream_options": {},
     });
-    assert!(parse(&body).is_ok());
+    assert_eq!(parse(&body).unwrap(), parse(&json!({"model": "m", "prompt": "p"})).unwrap());
 }
 
 #[test]
@@ -76,7 +85,7 @@ fn model_and_prompt_are_required() {
     );
     assert_eq!(parse(&json!({"model": "m"})).unwrap_err().param.as_deref(), Some("prompt"));
     let empty = parse(&json!({"model": "m", "prompt": null})).unwrap();
-    assert_eq!(empty.prompts, [Prompt::Text(String::new())]);
+    assert_eq!(empty.prompts.list, [Prompt::Text(String::new())]);
 }
 
 #[test]
@@ -105,22 +114,45 @@ fn numbers_at_and_past_their_limits() {
         ),
         (
             "n",
-            vec![json!(1)],
-            vec![json!(0), json!(129), json!(1.5), json!("1"), json!(true), json!(2)],
+            vec![json!(1), json!(128)],
+            vec![json!(0), json!(129), json!(1.5), json!("1"), json!(true)],
         ),
-        ("best_of", vec![json!(1)], vec![json!(0), json!(21), json!("1"), json!(2)]),
+        ("best_of", vec![json!(1), json!(20)], vec![json!(0), json!(21), json!("1")]),
         (
             "logprobs",
-            vec![json!(false)],
-            vec![json!(-1), json!(21), json!("1"), json!(0), json!(true)],
+            vec![json!(0), json!(20), json!(true), json!(false)],
+            vec![json!(-1), json!(21), json!("1"), json!(1.5)],
         ),
-        ("frequency_penalty", vec![json!(0)], vec![json!(-2.1), json!(2.1), json!("x"), json!(2)]),
-        ("presence_penalty", vec![json!(0)], vec![json!(-2.1), json!(2.1), json!("x"), json!(-2)]),
-        ("repetition_penalty", vec![json!(1)], vec![json!(0), json!(1.1), json!("x")]),
-        ("top_k", vec![json!(0), json!(-1)], vec![json!(-2), json!(5), json!(0.5)]),
-        ("min_p", vec![json!(0)], vec![json!(-0.1), json!(0.1), json!(1.1)]),
-        ("min_tokens", vec![json!(0)], vec![json!(1), json!(-1)]),
-        ("stop_token_ids", vec![json!([])], vec![json!([1]), json!(["a"]), json!(1), json!([-1])]),
+        ("frequency_penalty", vec![json!(-2), json!(2)], vec![json!(-2.1), json!(2.1), json!("x")]),
+        ("presence_penalty", vec![json!(-2), json!(2)], vec![json!(-2.1), json!(2.1), json!([])]),
+        (
+            "repetition_penalty",
+            vec![json!(1), json!(0.1), json!(9)],
+            vec![json!(0), json!(-1), json!(1e300), json!("x")],
+        ),
+        ("top_k", vec![json!(0), json!(-1), json!(i64::MAX)], vec![json!(-2), json!(0.5)]),
+        ("min_p", vec![json!(0), json!(1)], vec![json!(-0.1), json!(1.1), json!("x")]),
+        ("min_tokens", vec![json!(0), json!(16)], vec![json!(17), json!(-1), json!(u64::MAX)]),
+        (
+            "stop_token_ids",
+            vec![json!([]), json!([0, 4_294_967_295_u32])],
+            vec![json!(["a"]), json!(1), json!([-1]), json!([4_294_967_296_u64]), json!([1.5])],
+        ),
+        (
+            "logit_bias",
+            vec![json!({}), json!({"0": -100, "17": 100, "18": 0.5})],
+            vec![
+                json!({"a": 1}),
+                json!({"-1": 1}),
+                json!({"+1": 1}),
+                json!({"1.5": 1}),
+                json!({"1": 100.5}),
+                json!({"1": "x"}),
+                json!({"1": null}),
+                json!({"1": 1, "01": 2}),
+                json!([]),
+            ],
+        ),
     ] {
         for value in good {
             assert!(with(name, value.clone()).is_ok(), "{name}: {value}");
@@ -145,7 +177,11 @@ fn refusals_name_the_limit_and_the_value() {
         refused("max_tokens", json!(-1)).message,
         "`max_tokens` must be an integer of at least 0, not -1."
     );
-    assert_eq!(refused("n", json!(2)).message, "`n` is not supported yet.");
+    let error = refused("logit_bias", json!({"abc": 1}));
+    assert_eq!(error.param.as_deref(), Some("logit_bias.abc"));
+    assert_eq!(error.message, "The keys of `logit_bias` must be token ids, not \"abc\".");
+    let error = refused("stop_token_ids", json!([1, -5]));
+    assert_eq!(error.param.as_deref(), Some("stop_token_ids[1]"));
     assert_eq!(refused("n", json!(129)).message, "`n` must be an integer from 1 to 128, not 129.");
 }
 
@@ -171,26 +207,100 @@ fn booleans_and_strings_are_strict() {
 }
 
 #[test]
-fn what_is_not_carried_out_yet_is_refused() {
-    for (name, value) in [
-        ("echo", json!(true)),
-        ("suffix", json!("x")),
-        ("logit_bias", json!({"1": 1})),
-        ("ignore_eos", json!(true)),
-        ("return_token_ids", json!(true)),
-        ("prompt", json!(["a", "b"])),
-        ("prompt", json!([1, 2])),
+fn n_and_best_of_go_together() {
+    let choices = |fields: Value| {
+        let mut body = json!({"model": "m", "prompt": "p"});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        parse(&body).map(|request| (request.choices.n, request.choices.candidates))
+    };
+    assert_eq!(choices(json!({})), Ok((1, 1)));
+    assert_eq!(choices(json!({"n": 3})), Ok((3, 3)));
+    assert_eq!(choices(json!({"n": 3, "best_of": 3, "stream": true})), Ok((3, 3)));
+    assert_eq!(choices(json!({"n": 2, "best_of": 20})), Ok((2, 20)));
+    for fields in [
+        json!({"n": 3, "best_of": 2}),
+        json!({"n": 128, "best_of": 20}),
+        json!({"n": 1, "best_of": 2, "stream": true}),
     ] {
-        assert!(refused(name, value).message.ends_with("not supported yet."));
+        let error = choices(fields.clone()).unwrap_err();
+        assert_eq!((error.status, error.param.as_deref()), (400, Some("best_of")), "{fields}");
     }
-    assert!(with("prompt", json!(["a"])).is_ok());
+}
+
+#[test]
+fn true_is_one_alternative_and_0_is_none_beside_the_token() {
+    for (value, expected) in [
+        (json!(true), Some(1)),
+        (json!(false), None),
+        (json!(null), None),
+        (json!(0), Some(0)),
+        (json!(20), Some(20)),
+    ] {
+        assert_eq!(with("logprobs", value).unwrap().logprobs, expected);
+    }
+}
+
+#[test]
+fn a_suffix_goes_with_echo_or_logprobs_but_not_both() {
+    assert_eq!(with("suffix", json!("")).unwrap().suffix, None);
+    let with_suffix = |echo: bool, logprobs: Value| {
+        let body =
+            json!({"model": "m", "prompt": "p", "suffix": "s", "echo": echo, "logprobs": logprobs});
+        parse(&body)
+    };
+    assert_eq!(with_suffix(true, json!(null)).unwrap().suffix.as_deref(), Some("s"));
+    assert!(with_suffix(false, json!(1)).is_ok());
+    assert_eq!(with_suffix(true, json!(0)).unwrap_err().param.as_deref(), Some("suffix"));
+}
+
+#[test]
+fn min_tokens_is_at_most_max_tokens() {
+    let body = json!({"model": "m", "prompt": "p", "max_tokens": 3, "min_tokens": 4});
+    assert_eq!(parse(&body).unwrap_err().param.as_deref(), Some("min_tokens"));
+    let body = json!({"model": "m", "prompt": "p", "max_tokens": 4, "min_tokens": 4});
+    assert_eq!(parse(&body).unwrap().stopping.min_tokens, 4);
+}
+
+#[test]
+fn top_k_of_0_and_below_is_off() {
+    assert_eq!(with("top_k", json!(5)).unwrap().sampling.top_k, Some(5));
+    assert_eq!(with("top_k", json!(0)).unwrap().sampling.top_k, None);
+    assert_eq!(with("top_k", json!(-1)).unwrap().sampling.top_k, None);
+}
+
+#[test]
+fn tokenize_and_detokenize_have_bodies_of_their_own() {
+    let tokenize = |body: Value| TokenizeRequest::parse(body.to_string().as_bytes());
+    let request = tokenize(json!({"prompt": "a", "model": null})).unwrap();
+    assert_eq!(
+        request,
+        TokenizeRequest { model: None, text: "a".into(), add_special_tokens: true }
+    );
+    assert!(
+        !tokenize(json!({"prompt": "", "add_special_tokens": false})).unwrap().add_special_tokens
+    );
+    for body in [json!({}), json!({"prompt": null}), json!({"prompt": ["a"]}), json!({"prompt": 1})]
+    {
+        assert_eq!(tokenize(body).unwrap_err().param.as_deref(), Some("prompt"));
+    }
+    let detokenize = |body: Value| DetokenizeRequest::parse(body.to_string().as_bytes());
+    assert_eq!(detokenize(json!({"tokens": [1, 2], "model": "m"})).unwrap().tokens, [1, 2]);
+    assert!(detokenize(json!({"tokens": []})).unwrap().tokens.is_empty());
+    for (body, param) in [
+        (json!({}), "tokens"),
+        (json!({"tokens": 1}), "tokens"),
+        (json!({"tokens": [1, "a"]}), "tokens[1]"),
+        (json!({"tokens": [-1]}), "tokens[0]"),
+    ] {
+        assert_eq!(detokenize(body).unwrap_err().param.as_deref(), Some(param));
+    }
 }
 
 #[test]
 fn stop_takes_one_string_or_up_to_64() {
-    assert_eq!(with("stop", json!("a")).unwrap().stop, ["a"]);
-    assert_eq!(with("stop", json!(["a", "b"])).unwrap().stop, ["a", "b"]);
-    assert_eq!(with("stop", json!(vec!["a"; 64])).unwrap().stop.len(), 64);
+    assert_eq!(with("stop", json!("a")).unwrap().stopping.texts, ["a"]);
+    assert_eq!(with("stop", json!(["a", "b"])).unwrap().stopping.texts, ["a", "b"]);
+    assert_eq!(with("stop", json!(vec!["a"; 64])).unwrap().stopping.texts.len(), 64);
     for value in
         [json!(vec!["a"; 65]), json!(""), json!(["a", ""]), json!(["a", 1]), json!(1), json!({})]
     {
@@ -200,10 +310,7 @@ fn stop_takes_one_string_or_up_to_64() {
 
 #[test]
 fn stream_options_need_a_stream() {
-    assert_eq!(
-        with("stream", json!(true)).unwrap().stream,
-        Some(StreamOptions { include_usage: false })
-    );
+    assert_eq!(with("stream", json!(true)).unwrap().stream, Some(StreamOptions::default()));
     assert_eq!(with("stream", json!(false)).unwrap().stream, None);
     refused("stream_options", json!({"include_usage": true}));
     let streamed = |options: Value| {
@@ -217,9 +324,11 @@ fn stream_options_need_a_stream() {
             .unwrap()
             .include_usage
     );
+    let noisy = streamed(json!({"include_obfuscation": true})).unwrap().stream.unwrap();
+    assert!(noisy.include_obfuscation && !noisy.include_usage);
     for (options, param) in [
         (json!({"include_usage": 1}), "stream_options.include_usage"),
-        (json!({"include_obfuscation": true}), "stream_options.include_obfuscation"),
+        (json!({"include_obfuscation": "x"}), "stream_options.include_obfuscation"),
         (json!([]), "stream_options"),
     ] {
         assert_eq!(streamed(options).unwrap_err().param.as_deref(), Some(param));

@@ -1,14 +1,18 @@
-//! From a row of logits to the next token: temperature, then top-p, then a draw.
+//! From a row of logits to the next token: adjusting the logits, then temperature, min-p, top-k and
+//! top-p, then a draw.
 //!
 //! Sums are in f64. The same logits, settings and seed give the same token on every machine: the
 //! generator and the order of all sums are fixed here.
 
-mod lanes;
+mod adjust;
 mod nucleus;
 mod params;
 mod rng;
 
-pub use params::{SamplingParams, Temperature, TopP};
+use spinfer_logits::{self as lanes, Candidate};
+
+pub use adjust::History;
+pub use params::{Adjustments, SamplingParams, Temperature, TopP};
 pub use rng::Rng;
 
 use crate::tokenizer::TokenId;
@@ -18,11 +22,33 @@ use crate::tokenizer::TokenId;
 #[error("the model produced NaN")]
 pub struct NanLogits;
 
-/// Chooses tokens for one request. Its buffers, of the vocabulary's size, are shared by its rows;
-/// each row brings its own generator.
+/// What is known of a row of logits.
+#[derive(Debug, Clone, Copy)]
+pub enum Row<'a> {
+    /// All of it.
+    Whole(&'a [f32]),
+    /// Its most likely tokens, the most likely first: at least as many as decide
+    /// ([`SamplingParams::decisive`]).
+    Top(&'a [Candidate]),
+}
+
+/// What one choice brings to the sampling of its next token.
+#[derive(Debug)]
+pub struct Chooser<'a> {
+    /// Its random numbers.
+    pub rng: &'a mut Rng,
+    /// Its tokens so far; read only by penalties.
+    pub history: &'a History,
+    /// Tokens that must not be chosen now. Only for whole rows.
+    pub banned: &'a [TokenId],
+}
+
+/// Chooses tokens for one request. Its buffers, of the vocabulary's size, are shared by its rows.
 #[derive(Debug)]
 pub struct Sampler {
     params: SamplingParams,
+    adjusted: Vec<f32>,
+    candidates: Vec<Candidate>,
     weights: Vec<f32>,
     nucleus: nucleus::Nucleus,
 }
@@ -30,25 +56,100 @@ pub struct Sampler {
 impl Sampler {
     /// A sampler; it allocates when it is first used.
     pub fn new(params: SamplingParams) -> Self {
-        Self { params, weights: Vec::new(), nucleus: nucleus::Nucleus::default() }
+        Self {
+            params,
+            adjusted: Vec::new(),
+            candidates: Vec::new(),
+            weights: Vec::new(),
+            nucleus: nucleus::Nucleus::default(),
+        }
     }
 
     /// Chooses one token. NaN among the logits counts as impossible.
-    pub fn choose(&mut self, logits: &[f32], rng: &mut Rng) -> Result<TokenId, NanLogits> {
+    pub fn choose(
+        &mut self,
+        row: Row<'_>,
+        chooser: &mut Chooser<'_>,
+    ) -> Result<TokenId, NanLogits> {
+        match row {
+            Row::Top(candidates) => {
+                let kept = self.params.decisive().unwrap_or(candidates.len()).min(candidates.len());
+                self.choose_from_top(&candidates[..kept], chooser.rng)
+            }
+            Row::Whole(logits)
+                if self.params.adjustments.is_none() && chooser.banned.is_empty() =>
+            {
+                self.choose_from_whole(logits, chooser.rng)
+            }
+            Row::Whole(logits) => {
+                let mut adjusted = std::mem::take(&mut self.adjusted);
+                adjusted.clear();
+                adjusted.extend_from_slice(logits);
+                self.params.adjustments.apply(chooser.history, &mut adjusted);
+                for token in chooser.banned {
+                    if let Some(logit) = adjusted.get_mut(*token as usize) {
+                        *logit = f32::NEG_INFINITY;
+                    }
+                }
+                let chosen = self.choose_from_whole(&adjusted, chooser.rng);
+                self.adjusted = adjusted;
+                chosen
+            }
+        }
+    }
+
+    fn choose_from_whole(&mut self, logits: &[f32], rng: &mut Rng) -> Result<TokenId, NanLogits> {
+        if let Some(k) = self.params.top_k.filter(|_| !self.params.is_greedy()) {
+            let mut candidates = std::mem::take(&mut self.candidates);
+            lanes::top(logits, k, &mut candidates);
+            let chosen = self.choose_from_top(&candidates, rng);
+            self.candidates = candidates;
+            return chosen;
+        }
         let (best, max) = argmax(logits).ok_or(NanLogits)?;
         if self.params.is_greedy() || max.is_infinite() {
             return Ok(best);
         }
-        let scale = 1.0 / self.params.temperature.get() as f32;
-        lanes::weights(logits, max, scale, &mut self.weights);
+        lanes::weights(logits, max, self.scale(), &mut self.weights);
+        Ok(self.draw(rng).unwrap_or(best))
+    }
+
+    /// Chooses among the most likely tokens, which come in that order.
+    fn choose_from_top(
+        &mut self,
+        candidates: &[Candidate],
+        rng: &mut Rng,
+    ) -> Result<TokenId, NanLogits> {
+        let &(best, max) = candidates.first().ok_or(NanLogits)?;
+        if self.params.is_greedy() || max.is_infinite() {
+            return Ok(best);
+        }
+        let scale = self.scale();
+        // Candidates are few: the detour over a list of their logits costs nothing.
+        let logits = candidates.iter().map(|candidate| candidate.1).collect::<Vec<_>>();
+        lanes::weights(&logits, max, scale, &mut self.weights);
+        Ok(self.draw(rng).map_or(best, |at| candidates[at as usize].0))
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / self.params.temperature.get() as f32
+    }
+
+    /// Draws from the weights, of which the highest is 1, and returns an index into them.
+    fn draw(&mut self, rng: &mut Rng) -> Option<u32> {
+        let min_p = self.params.min_p;
+        if min_p > 0.0 {
+            for weight in &mut self.weights {
+                *weight = if *weight < min_p { 0.0 } else { *weight };
+            }
+        }
         let draw = rng.uniform();
         let top_p = self.params.top_p.get();
-        let chosen = if top_p < 1.0 {
+        if top_p < 1.0 {
             self.nucleus.draw(&self.weights, top_p, draw)
         } else {
             draw_from_all(&self.weights, draw)
-        };
-        Ok(chosen.unwrap_or(best))
+        }
     }
 }
 
@@ -99,21 +200,31 @@ mod tests {
         SamplingParams {
             temperature: Temperature::new(temperature).unwrap(),
             top_p: TopP::new(top_p).unwrap(),
+            ..Default::default()
         }
     }
 
+    fn one(sampler: &mut Sampler, row: Row<'_>, rng: &mut Rng) -> Result<TokenId, NanLogits> {
+        sampler.choose(row, &mut Chooser { rng, history: &History::default(), banned: &[] })
+    }
+
     fn choose(temperature: f64, top_p: f64, logits: &[f32], seed: u64) -> TokenId {
-        Sampler::new(params(temperature, top_p)).choose(logits, &mut Rng::new(seed, 0)).unwrap()
+        let mut sampler = Sampler::new(params(temperature, top_p));
+        one(&mut sampler, Row::Whole(logits), &mut Rng::new(seed, 0)).unwrap()
     }
 
     /// Shares of each token over many draws.
     fn shares(temperature: f64, top_p: f64, logits: &[f32]) -> Vec<f64> {
+        shares_under(params(temperature, top_p), logits)
+    }
+
+    fn shares_under(params: SamplingParams, logits: &[f32]) -> Vec<f64> {
         const DRAWS: u32 = 100_000;
-        let mut sampler = Sampler::new(params(temperature, top_p));
+        let mut sampler = Sampler::new(params);
         let mut rng = Rng::new(7, 0);
         let mut counts = vec![0_u32; logits.len()];
         for _ in 0..DRAWS {
-            counts[sampler.choose(logits, &mut rng).unwrap() as usize] += 1;
+            counts[one(&mut sampler, Row::Whole(logits), &mut rng).unwrap() as usize] += 1;
         }
         counts.into_iter().map(|count| f64::from(count) / f64::from(DRAWS)).collect()
     }
@@ -140,8 +251,9 @@ mod tests {
             assert_eq!(choose(2.0, 0.9, &[f32::NAN, 1.0, f32::NAN], seed), 1);
         }
         let mut sampler = Sampler::new(params(1.0, 1.0));
-        assert_eq!(sampler.choose(&[f32::NAN; 4], &mut Rng::new(1, 0)), Err(NanLogits));
-        assert_eq!(sampler.choose(&[], &mut Rng::new(1, 0)), Err(NanLogits));
+        for row in [Row::Whole(&[f32::NAN; 4]), Row::Whole(&[]), Row::Top(&[])] {
+            assert_eq!(one(&mut sampler, row, &mut Rng::new(1, 0)), Err(NanLogits));
+        }
     }
 
     #[test]
@@ -176,11 +288,68 @@ mod tests {
             let run = |seed, stream| {
                 let mut sampler = Sampler::new(params(1.0, top_p));
                 let mut rng = Rng::new(seed, stream);
-                (0..50).map(|_| sampler.choose(&logits, &mut rng).unwrap()).collect::<Vec<_>>()
+                (0..50)
+                    .map(|_| one(&mut sampler, Row::Whole(&logits), &mut rng).unwrap())
+                    .collect::<Vec<_>>()
             };
             assert_eq!(run(1, 0), run(1, 0));
             assert_ne!(run(1, 0), run(2, 0));
             assert_ne!(run(1, 0), run(1, 1));
         }
+    }
+
+    #[test]
+    fn min_p_leaves_out_what_is_much_less_likely_than_the_best() {
+        let logits = [0.0_f32, 2.0_f32.ln(), 5.0_f32.ln()];
+        let with = |min_p| SamplingParams { min_p, ..params(1.0, 1.0) };
+        near(&shares_under(with(0.1), &logits), &[0.125, 0.25, 0.625]);
+        near(&shares_under(with(0.3), &logits), &[0.0, 2.0 / 7.0, 5.0 / 7.0]);
+        near(&shares_under(with(1.0), &logits), &[0.0, 0.0, 1.0]);
+    }
+
+    #[test]
+    fn top_k_keeps_the_best_and_top_p_counts_within_them() {
+        let logits = [0.0_f32, 2.0_f32.ln(), 5.0_f32.ln()];
+        let with = |top_k, top_p| SamplingParams { top_k: Some(top_k), ..params(1.0, top_p) };
+        near(&shares_under(with(2, 1.0), &logits), &[0.0, 2.0 / 7.0, 5.0 / 7.0]);
+        near(&shares_under(with(1, 1.0), &logits), &[0.0, 0.0, 1.0]);
+        near(&shares_under(with(9, 1.0), &logits), &[0.125, 0.25, 0.625]);
+        // 5/7 of the two best reach 0.7; of all three, 5/8 would not.
+        near(&shares_under(with(2, 0.7), &logits), &[0.0, 0.0, 1.0]);
+    }
+
+    #[test]
+    fn the_top_of_a_row_decides_as_the_whole_row_does() {
+        let logits = (0..1000).map(|i| ((i * 37) % 101) as f32 / 20.0).collect::<Vec<_>>();
+        for (temperature, top_k, min_p, top_p) in [
+            (0.0, None, 0.0, 1.0),
+            (1.0, Some(1), 0.0, 1.0),
+            (1.0, Some(40), 0.5, 0.9),
+            (2.0, Some(5), 0.0, 1.0),
+        ] {
+            let params = SamplingParams { top_k, min_p, ..params(temperature, top_p) };
+            let mut top = Vec::new();
+            // More than decide, as when log-probabilities are wanted too.
+            spinfer_logits::top(&logits, params.decisive().unwrap() + 3, &mut top);
+            let mut sampler = Sampler::new(params);
+            for seed in 0..200 {
+                let whole = one(&mut sampler, Row::Whole(&logits), &mut Rng::new(seed, 0));
+                let part = one(&mut sampler, Row::Top(&top), &mut Rng::new(seed, 0));
+                assert_eq!(whole, part, "{temperature} {top_k:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn adjusted_logits_decide_and_banned_tokens_never_come() {
+        let logits = [1.0, 3.0, 2.0];
+        let adjustments = Adjustments { bias: vec![(0, 5.0)], ..Default::default() };
+        let params = SamplingParams { adjustments, ..params(0.0, 1.0) };
+        assert_eq!(params.decisive(), None);
+        let mut sampler = Sampler::new(params);
+        assert_eq!(one(&mut sampler, Row::Whole(&logits), &mut Rng::new(1, 0)), Ok(0));
+        let mut rng = Rng::new(1, 0);
+        let mut chooser = Chooser { rng: &mut rng, history: &History::default(), banned: &[0, 7] };
+        assert_eq!(sampler.choose(Row::Whole(&logits), &mut chooser), Ok(1));
     }
 }

@@ -2,7 +2,9 @@
 
 use std::cmp::Ordering;
 
-use super::{at_cumulative, lanes};
+use spinfer_logits as lanes;
+
+use super::at_cumulative;
 use crate::tokenizer::TokenId;
 
 /// A token's weight and id. Heavier comes first, then the lower id: a total order, so that the

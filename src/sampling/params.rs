@@ -1,4 +1,6 @@
-//! The settings of sampling, each of which can only hold a value in its range.
+//! The settings of sampling. What has a range can only hold a value in it.
+
+use crate::tokenizer::TokenId;
 
 /// The softmax's temperature, from 0 (the best token always) to 2.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,18 +57,76 @@ impl Default for TopP {
     }
 }
 
-/// How tokens are chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+/// How tokens are chosen. The steps are vLLM's, in its order: adjusting logits, temperature, `min_p`,
+/// `top_k`, `top_p`.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct SamplingParams {
     /// The softmax's temperature.
     pub temperature: Temperature,
     /// Nucleus sampling.
     pub top_p: TopP,
+    /// Only so many of the likeliest tokens, at least 1. `None`: all.
+    pub top_k: Option<usize>,
+    /// Only tokens that are at least so likely, as a share of the likeliest one's probability: 0 to
+    /// 1.
+    pub min_p: f32,
+    /// What is done to the logits first.
+    pub adjustments: Adjustments,
 }
 
 impl SamplingParams {
     /// Whether only the best token can be chosen, so that nothing is to be drawn.
     pub fn is_greedy(&self) -> bool {
-        self.temperature.0 < Temperature::GREEDY_BELOW || self.top_p.0 == 0.0
+        self.temperature.0 < Temperature::GREEDY_BELOW
+            || self.top_p.0 == 0.0
+            || self.top_k == Some(1)
+    }
+
+    /// How many of the likeliest tokens decide which one is chosen. `None`: all of them.
+    pub fn decisive(&self) -> Option<usize> {
+        match () {
+            () if !self.adjustments.is_none() => None,
+            () if self.is_greedy() => Some(1),
+            () => self.top_k,
+        }
+    }
+}
+
+/// Changes to the model's logits, before anything else.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Adjustments {
+    /// Added to the logits of these tokens.
+    pub bias: Vec<(TokenId, f32)>,
+    /// Subtracted for each time that a token was generated.
+    pub frequency_penalty: f32,
+    /// Subtracted when a token was generated at all.
+    pub presence_penalty: f32,
+    /// Divides positive logits, and multiplies others, of tokens in the prompt or generated; above 0,
+    /// and 1 has no effect.
+    pub repetition_penalty: f32,
+}
+
+impl Default for Adjustments {
+    fn default() -> Self {
+        Self {
+            bias: Vec::new(),
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            repetition_penalty: 1.0,
+        }
+    }
+}
+
+impl Adjustments {
+    /// Whether nothing is changed.
+    pub fn is_none(&self) -> bool {
+        self.bias.is_empty() && !self.need_history()
+    }
+
+    /// Whether it matters what came before.
+    pub fn need_history(&self) -> bool {
+        self.frequency_penalty != 0.0
+            || self.presence_penalty != 0.0
+            || self.repetition_penalty != 1.0
     }
 }

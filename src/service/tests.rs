@@ -9,9 +9,12 @@ use crate::tokenizer::TokenId;
 
 /// Continues every prompt with `Hi 🦀!` and the end of the sequence; prompts end with `>`.
 fn crab(tokens: &[TokenId]) -> Vec<f32> {
-    let start = tokens.iter().rposition(|token| *token == byte(b'>')).expect("a prompt's end") + 1;
+    let Some(end) = tokens.iter().rposition(|token| *token == byte(b'>')) else {
+        // Within a prompt.
+        return letters(tokens);
+    };
     let text = "Hi 🦀!".as_bytes();
-    certain(text.get(tokens.len() - start).map_or(2, |next| byte(*next)))
+    certain(text.get(tokens.len() - end - 1).map_or(2, |next| byte(*next)))
 }
 
 fn post(
@@ -22,13 +25,14 @@ fn post(
     for (name, value) in fields.as_object().unwrap() {
         body[name] = value.clone();
     }
-    block_on(respond(Endpoint::Completions, body.to_string().as_bytes(), platform))
+    let body = body.to_string();
+    block_on(respond(Endpoint::Completions, body.as_bytes(), &Settings::default(), platform))
 }
 
 fn whole(platform: &FakePlatform, fields: &Value) -> Value {
     match post(platform, fields).unwrap() {
         Reply::Json(body) => serde_json::from_str(&body).unwrap(),
-        Reply::Stream(_) => panic!("no stream was asked for"),
+        other => panic!("no JSON but {other:?}"),
     }
 }
 
@@ -232,11 +236,13 @@ fn refusals_of_the_backend_have_their_status() {
 #[test]
 fn nan_is_an_error_of_the_server() {
     let platform = FakePlatform::new(|_| vec![f32::NAN; 300]);
-    let error = post(&platform, &json!({})).unwrap_err();
-    assert_eq!(error.status, 500);
-    assert!(error.message.contains("the model produced NaN"), "{}", error.message);
+    for fields in [json!({}), json!({"temperature": 1}), json!({"echo": true, "logprobs": 1})] {
+        let error = post(&platform, &fields).unwrap_err();
+        assert_eq!(error.status, 500);
+        assert!(error.message.contains("the model produced NaN"), "{}", error.message);
+    }
     let short = FakePlatform::new(|_| vec![0.0; 3]);
-    assert_eq!(post(&short, &json!({})).unwrap_err().status, 500);
+    assert_eq!(post(&short, &json!({"temperature": 1})).unwrap_err().status, 500);
 }
 
 #[test]
@@ -261,7 +267,8 @@ fn the_other_style_of_vocabulary_keeps_leading_spaces() {
 #[test]
 fn the_other_endpoints() {
     let platform = FakePlatform::new(crab);
-    let get = |endpoint| match block_on(respond(endpoint, b"", &platform)) {
+    let settings = Settings::default();
+    let get = |endpoint| match block_on(respond(endpoint, b"", &settings, &platform)) {
         Ok(Reply::Json(body)) => serde_json::from_str::<Value>(&body).unwrap(),
         other => panic!("{other:?}"),
     };
@@ -270,14 +277,402 @@ fn the_other_endpoints() {
     let list = get(Endpoint::Models);
     assert_eq!(list["object"], "list");
     assert_eq!(
-        list["data"][1],
+        list["data"][2],
         json!({
             "id": "m", "object": "model", "created": 1_700_000_000, "owned_by": "spinfer", "root": "m",
             "max_model_len": 256,
             "custom_metadata": {"provider_id": "ggml", "provider_resource_id": "m", "model_type": "llm"},
         })
     );
-    assert_eq!(get(Endpoint::Model("m".into())), list["data"][1]);
-    let error = block_on(respond(Endpoint::Model("x".into()), b"", &platform)).unwrap_err();
+    assert_eq!(get(Endpoint::Model("m".into())), list["data"][2]);
+    let unknown = respond(Endpoint::Model("x".into()), b"", &settings, &platform);
+    let error = block_on(unknown).unwrap_err();
     assert_eq!((error.status, error.code), (404, Some("model_not_found")));
+    assert_eq!(
+        get(Endpoint::Providers),
+        json!({"data": [{"api": "inference", "provider_id": "ggml",
+            "provider_type": "remote::openai", "config": {}, "health": {"status": "OK"}}]})
+    );
+    assert_eq!(get(Endpoint::OpenApi)["openapi"].as_str().unwrap()[..3], *"3.1");
+    assert_eq!(
+        get(Endpoint::TokenizerInfo(Some("m".into()))),
+        json!({"eos_token": "<|im_end|>", "bos_token": "<|im_start|>", "pad_token": null,
+            "chat_template": null})
+    );
+}
+
+#[test]
+fn text_and_tokens_become_each_other() {
+    let platform = FakePlatform::new(crab);
+    let settings = Settings { default_model: Some("m".into()), ..Settings::default() };
+    let call = |endpoint, body: Value| match block_on(respond(
+        endpoint,
+        body.to_string().as_bytes(),
+        &settings,
+        &platform,
+    )) {
+        Ok(Reply::Json(body)) => Ok(serde_json::from_str::<Value>(&body).unwrap()),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => Err((error.status, error.param.unwrap_or_default())),
+    };
+    let ids = json!([byte(b'a'), 2, byte(0xc3), byte(0xa9)]);
+    assert_eq!(
+        call(Endpoint::Tokenize, json!({"prompt": "a<|im_end|>é"})),
+        Ok(json!({"count": 4, "max_model_len": 256, "tokens": ids}))
+    );
+    assert_eq!(
+        call(Endpoint::Detokenize, json!({"tokens": ids})),
+        Ok(json!({"prompt": "a<|im_end|>é"}))
+    );
+    assert_eq!(
+        call(Endpoint::Detokenize, json!({"tokens": [1, 300]})),
+        Err((400, "tokens[1]".to_owned()))
+    );
+    let unknown = json!({"prompt": "a", "model": "x"});
+    assert_eq!(call(Endpoint::Tokenize, unknown), Err((404, "model".to_owned())));
+}
+
+/// The choice's lists side by side: tokens, their log-probabilities, offsets.
+fn entries(choice: &Value) -> (Vec<String>, Vec<Value>, Vec<u64>) {
+    let logprobs = &choice["logprobs"];
+    let list = |name: &str| logprobs[name].as_array().unwrap().clone();
+    let tokens = list("tokens").iter().map(|token| token.as_str().unwrap().to_owned()).collect();
+    let offsets = list("text_offset").iter().map(|offset| offset.as_u64().unwrap()).collect();
+    assert_eq!(list("tokens").len(), list("top_logprobs").len());
+    (tokens, list("token_logprobs"), offsets)
+}
+
+#[test]
+fn echo_puts_the_prompt_and_its_scores_first() {
+    let platform = FakePlatform::new(letters);
+    for (max_tokens, temperature) in [(0, 0), (1, 0), (4, 0), (0, 1), (1, 1), (4, 1)] {
+        for n in [0, 1, 5] {
+            let fields = json!({
+                "prompt": "abc>", "echo": true, "logprobs": n, "seed": 1,
+                "max_tokens": max_tokens, "temperature": temperature,
+            });
+            let answer = whole(&platform, &fields);
+            let choice = &answer["choices"][0];
+            let (tokens, logprobs, offsets) = entries(choice);
+            let text = choice["text"].as_str().unwrap();
+            assert!(text.starts_with("abc>") && text.len() == 4 + max_tokens, "{text}");
+            assert_eq!(tokens.concat(), text);
+            assert_eq!(offsets, (0..4 + max_tokens as u64).collect::<Vec<_>>());
+            assert_eq!(answer["usage"]["completion_tokens"], max_tokens);
+            assert!(logprobs[0].is_null() && choice["logprobs"]["top_logprobs"][0].is_null());
+            assert_eq!(choice["logprobs"]["content"].as_array().unwrap().len(), 3 + max_tokens);
+            for at in 1..tokens.len() {
+                let top = choice["logprobs"]["top_logprobs"][at].as_object().unwrap();
+                assert_eq!(top[&tokens[at]], logprobs[at], "{fields} {at}");
+                let (least, most) = if at < 4 { (n, n + 1) } else { (n, n.max(2)) };
+                let most = if n == 0 { 1 } else { most };
+                assert!((least.max(1)..=most).contains(&top.len()), "{fields} {at}: {top:?}");
+                // What the rule gives, to f64's precision.
+                let before = text[..at].bytes().map(byte).collect::<Vec<_>>();
+                let row = letters(&before);
+                let sum = row.iter().map(|logit| f64::from(*logit).exp()).sum::<f64>();
+                let exact = f64::from(row[byte(text.as_bytes()[at]) as usize]) - sum.ln();
+                assert!((logprobs[at].as_f64().unwrap() - exact).abs() < 1e-5, "{fields} {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn text_and_ids_are_echoed_alike() {
+    let platform = FakePlatform::new(letters);
+    let ids = "a é".bytes().map(byte).collect::<Vec<_>>();
+    for extra in [json!({}), json!({"echo": true}), json!({"echo": true, "logprobs": 2})] {
+        let with = |prompt: Value| {
+            let mut fields = extra.clone();
+            fields["prompt"] = prompt;
+            whole(&platform, &fields)["choices"].clone()
+        };
+        assert_eq!(with(json!("a é")), with(json!(ids)), "{extra}");
+        assert_eq!(with(json!(["a é"])), with(json!([ids])), "{extra}");
+    }
+}
+
+/// A character in the middle of which the prompt ends, and the completion begins.
+#[test]
+fn an_echoed_character_may_span_prompt_and_completion() {
+    let platform = FakePlatform::new(|tokens| certain(byte("🦀".as_bytes()[tokens.len() % 4])));
+    let fields =
+        json!({"prompt": [byte(0xf0), byte(0x9f)], "max_tokens": 2, "echo": true, "logprobs": 0});
+    let choice = &whole(&platform, &fields)["choices"][0];
+    assert_eq!(choice["text"], "🦀");
+    let (tokens, _, offsets) = entries(choice);
+    assert_eq!(tokens, ["bytes:\\xf0", "bytes:\\x9f", "bytes:\\xa6", "bytes:\\x80"]);
+    assert_eq!(offsets, [0; 4]);
+    let streamed = chunks(&platform, &fields);
+    let joined = streamed
+        .iter()
+        .map(|chunk| chunk["choices"][0]["text"].as_str().unwrap())
+        .collect::<String>();
+    assert_eq!(joined, "🦀");
+}
+
+#[test]
+fn several_prompts_and_choices_come_in_order() {
+    let platform = FakePlatform::new(letters);
+    let fields = json!({"temperature": 1, "seed": 7, "max_tokens": 5});
+    let with = |prompt: Value, n: usize| {
+        let mut fields = fields.clone();
+        fields["prompt"] = prompt;
+        fields["n"] = n.into();
+        whole(&platform, &fields)
+    };
+    // 3 × 3 choices on 4 rows, and 7 of one prompt.
+    for (prompts, n) in [(vec!["a", "bcd", "ef"], 3), (vec!["a"], 7), (vec!["abc", "d"], 6)] {
+        let together = with(json!(prompts), n);
+        let choices = together["choices"].as_array().unwrap();
+        assert_eq!(choices.len(), prompts.len() * n);
+        for (i, prompt) in prompts.iter().enumerate() {
+            let alone = with(json!(prompt), n);
+            for j in 0..n {
+                let choice = &choices[i * n + j];
+                assert_eq!(choice["index"], i * n + j);
+                assert_eq!(choice["text"], alone["choices"][j]["text"], "{prompts:?} {i} {j}");
+            }
+            assert_ne!(alone["choices"][0]["text"], alone["choices"][1]["text"]);
+        }
+        let lengths = prompts.iter().map(|prompt| prompt.len()).sum::<usize>();
+        assert_eq!(together["usage"]["prompt_tokens"], lengths);
+        assert_eq!(together["usage"]["completion_tokens"], prompts.len() * n * 5);
+    }
+}
+
+#[test]
+fn the_best_candidate_is_the_likeliest_of_all() {
+    let platform = FakePlatform::new(letters);
+    let sampled = json!({"temperature": 2, "seed": 3, "max_tokens": 6, "logprobs": 0});
+    let with = |extra: Value| {
+        let mut fields = sampled.clone();
+        fields.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        whole(&platform, &fields)
+    };
+    let mean = |choice: &Value| {
+        let (_, logprobs, _) = entries(choice);
+        logprobs.iter().map(|logprob| logprob.as_f64().unwrap()).sum::<f64>() / 6.0
+    };
+    let all = with(json!({"n": 10}));
+    let mut means = all["choices"].as_array().unwrap().iter().map(mean).collect::<Vec<_>>();
+    means.sort_by(|a, b| b.total_cmp(a));
+    let best = with(json!({"n": 3, "best_of": 10}));
+    let found = best["choices"].as_array().unwrap().iter().map(mean).collect::<Vec<_>>();
+    assert_eq!(found, means[..3]);
+    assert_eq!(best["choices"][2]["index"], 2);
+    assert_eq!(best["usage"]["completion_tokens"], 60);
+    // Without log-probabilities in the answer, the same are the best.
+    let silent = with(json!({"n": 3, "best_of": 10, "logprobs": null}));
+    assert_eq!(silent["choices"][0]["text"], best["choices"][0]["text"]);
+    assert!(silent["choices"][0]["logprobs"].is_null());
+}
+
+#[test]
+fn tokens_past_a_stop_are_dropped_and_the_end_has_an_entry() {
+    let platform = FakePlatform::new(crab);
+    let tokens = |fields: Value| {
+        let mut fields = fields;
+        fields["logprobs"] = 0.into();
+        fields["return_token_ids"] = true.into();
+        let choice = whole(&platform, &fields)["choices"][0].clone();
+        let (tokens, _, offsets) = entries(&choice);
+        assert_eq!(choice["token_ids"].as_array().unwrap().len(), tokens.len());
+        (tokens.concat(), offsets)
+    };
+    let crab = "bytes:\\xf0bytes:\\x9fbytes:\\xa6bytes:\\x80";
+    assert_eq!(tokens(json!({"stop": "!"})).0, format!("Hi {crab}"));
+    assert_eq!(tokens(json!({"stop": "i"})).0, "H");
+    assert_eq!(tokens(json!({"stop": "H"})).0, "");
+    assert_eq!(tokens(json!({"stop": "🦀"})).0, "Hi ");
+    // The end of the sequence is a token, without text.
+    let (all, offsets) = tokens(json!({}));
+    assert_eq!(all, format!("Hi {crab}!<|im_end|>"));
+    assert_eq!(offsets, [4, 5, 6, 7, 7, 7, 7, 8, 9]);
+}
+
+#[test]
+fn stop_tokens_end_and_the_models_own_end_may_be_ignored() {
+    let platform = FakePlatform::new(crab);
+    let choice = |fields: Value| whole(&platform, &fields)["choices"][0].clone();
+    let stopped = choice(json!({"stop_token_ids": [byte(b' ')]}));
+    assert_eq!((&stopped["text"], &stopped["finish_reason"]), (&json!("Hi"), &json!("stop")));
+    let ignored = choice(json!({"ignore_eos": true, "max_tokens": 12}));
+    assert_eq!((&ignored["text"], &ignored["finish_reason"]), (&json!("Hi 🦀!"), &json!("length")));
+    let both = choice(json!({"ignore_eos": true, "stop_token_ids": [2]}));
+    assert_eq!(both["finish_reason"], "stop");
+}
+
+#[test]
+fn nothing_stops_before_min_tokens() {
+    let platform = FakePlatform::new(|_| {
+        let mut logits = certain(2);
+        logits[byte(b'x') as usize] = -1.0;
+        logits
+    });
+    let choice = |fields: Value| whole(&platform, &fields)["choices"][0].clone();
+    assert_eq!(choice(json!({}))["text"], "");
+    let least = choice(json!({"min_tokens": 3}));
+    assert_eq!((&least["text"], &least["finish_reason"]), (&json!("xxx"), &json!("stop")));
+    let stopped = choice(
+        json!({"min_tokens": 3, "ignore_eos": true, "stop": "x", "logit_bias": {"2": -100}}),
+    );
+    assert_eq!((&stopped["text"], &stopped["finish_reason"]), (&json!("xxx"), &json!("stop")));
+}
+
+#[test]
+fn bias_and_penalties_change_what_is_chosen() {
+    let platform = FakePlatform::new(|_| {
+        let mut logits = certain(byte(b'a'));
+        logits[byte(b'b') as usize] = -1.0;
+        logits[byte(b'c') as usize] = -1.5;
+        logits
+    });
+    let text = |fields: Value| {
+        let mut fields = fields;
+        fields["max_tokens"] = 4.into();
+        whole(&platform, &fields)["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(text(json!({})), "aaaa");
+    assert_eq!(text(json!({"logit_bias": {byte(b'c').to_string(): 2}})), "cccc");
+    assert_eq!(text(json!({"frequency_penalty": 0.75})), "aaba");
+    assert_eq!(text(json!({"presence_penalty": 2})), "abca");
+    assert_eq!(text(json!({"presence_penalty": -2})), "aaaa");
+    // The prompt has an `a`, whose logit must not be 0 for a factor to change it.
+    let slightly = json!({byte(b'a').to_string(): -0.5});
+    assert_eq!(text(json!({"repetition_penalty": 3, "logit_bias": slightly})), "baaa");
+}
+
+#[test]
+fn gaps_are_filled_from_both_sides() {
+    let platform = FakePlatform::new(|tokens| {
+        let framed = "{ab|cd}".bytes().map(byte).collect::<Vec<_>>();
+        certain(if tokens.starts_with(&framed) { byte(b'!') } else { byte(b'?') })
+    });
+    let fill = |fields: Value| {
+        let mut all = json!({"model": "fim", "prompt": "ab", "suffix": "cd", "max_tokens": 2});
+        all.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        whole(&platform, &all)
+    };
+    let answer = fill(json!({}));
+    assert_eq!(answer["choices"][0]["text"], "!!");
+    assert_eq!(answer["usage"]["prompt_tokens"], 7);
+    assert_eq!(fill(json!({"prompt": [byte(b'a'), byte(b'b')]}))["choices"][0]["text"], "!!");
+    assert_eq!(fill(json!({"echo": true}))["choices"][0]["text"], "ab!!cd");
+    let (_, _, offsets) = entries(&fill(json!({"logprobs": 1}))["choices"][0]);
+    assert_eq!(offsets, [2, 3]);
+    let error = post(&platform, &json!({"suffix": "x"})).unwrap_err();
+    assert_eq!((error.status, error.param.as_deref()), (400, Some("suffix")));
+}
+
+#[test]
+fn ids_outside_the_vocabulary_are_named() {
+    let platform = FakePlatform::new(letters);
+    for (fields, param) in [
+        (json!({"prompt": [1, 300]}), "prompt[1]"),
+        (json!({"prompt": [[1], [2, 3, 999]]}), "prompt[1][2]"),
+        (json!({"logit_bias": {"300": 1}}), "logit_bias.300"),
+        (json!({"stop_token_ids": [5, 300]}), "stop_token_ids[1]"),
+    ] {
+        let error = post(&platform, &fields).unwrap_err();
+        assert_eq!((error.status, error.param.as_deref()), (400, Some(param)), "{fields}");
+    }
+}
+
+#[test]
+fn settings_cap_what_a_request_may_cost() {
+    let platform = FakePlatform::new(letters);
+    let settings = Settings {
+        max_prompts: 3,
+        max_choices: 6,
+        max_logprobs: 100,
+        max_echo_bytes: 20,
+        ..Settings::default()
+    };
+    for (fields, param) in [
+        (json!({"prompt": ["a", "b", "c", "d"]}), "prompt"),
+        (json!({"n": 7}), "n"),
+        (json!({"prompt": ["a", "b"], "best_of": 4}), "best_of"),
+        (json!({"logprobs": 4, "max_tokens": 21}), "logprobs"),
+        (json!({"logprobs": 0, "echo": true, "max_tokens": 98}), "logprobs"),
+        (json!({"echo": true, "n": 6}), "echo"),
+    ] {
+        let mut body = json!({"model": "m", "prompt": "abcd"});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let body = body.to_string();
+        let answer = respond(Endpoint::Completions, body.as_bytes(), &settings, &platform);
+        let error = block_on(answer).unwrap_err();
+        assert_eq!((error.status, error.param.as_deref()), (400, Some(param)), "{fields}");
+    }
+    let body = json!({"model": "m", "prompt": "abcd", "n": 5, "echo": true, "max_tokens": 1});
+    let body = body.to_string();
+    let answer = respond(Endpoint::Completions, body.as_bytes(), &settings, &platform);
+    assert!(block_on(answer).is_ok());
+}
+
+/// Everything that is shown at once, joined as clients join it.
+#[test]
+fn streams_join_to_the_whole_answer_with_all_their_lists() {
+    for rule in [crab as crate::testing::Rule, letters] {
+        let platform = FakePlatform::new(rule);
+        for fields in [
+            json!({"logprobs": 2, "echo": true, "return_token_ids": true}),
+            json!({"logprobs": 0, "max_tokens": 0, "echo": true}),
+            json!({"logprobs": 1, "temperature": 1, "seed": 5, "n": 3, "stop": ["🦀!", "ab", "c"]}),
+            json!({"logprobs": 1, "temperature": 1, "seed": 5, "n": 9, "prompt": ["x>", "yz>"], "echo": true}),
+            json!({"logprobs": 3, "max_tokens": 5}),
+            json!({"logprobs": 3, "stop": "🦀!?"}),
+            json!({"return_token_ids": true, "top_k": 3, "temperature": 1, "seed": 1}),
+        ] {
+            let whole = whole(&platform, &fields);
+            let mut joined = Vec::<Value>::new();
+            for chunk in chunks(&platform, &fields) {
+                let choice = chunk["choices"][0].clone();
+                let index = choice["index"].as_u64().unwrap() as usize;
+                joined.resize(joined.len().max(index + 1), Value::Null);
+                join(&mut joined[index], choice);
+            }
+            assert_eq!(json!(joined), whole["choices"], "{fields}");
+        }
+    }
+}
+
+/// Appends texts and lists; other values are the last ones that aren't null.
+fn join(into: &mut Value, more: Value) {
+    match (into, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            for (name, value) in more {
+                match name.as_str() {
+                    "index" => drop(into.insert(name, value)),
+                    _ => join(into.entry(name).or_insert(Value::Null), value),
+                }
+            }
+        }
+        (Value::Array(into), Value::Array(more)) => into.extend(more),
+        (Value::String(into), Value::String(more)) => into.push_str(&more),
+        (_, Value::Null) => {}
+        (into, more) => *into = more,
+    }
+}
+
+#[test]
+fn obfuscation_is_noise_of_no_particular_length() {
+    let platform = FakePlatform::new(crab);
+    let with = |on: bool| {
+        let options = json!({"include_obfuscation": on, "include_usage": true});
+        chunks(&platform, &json!({"stream_options": options}))
+    };
+    assert!(with(false).iter().all(|chunk| chunk.get("obfuscation").is_none()));
+    let noisy = with(true);
+    let mut noises = Vec::new();
+    for chunk in &noisy {
+        let noise = chunk["obfuscation"].as_str().unwrap().to_owned();
+        let text = chunk["choices"].get(0).map_or("", |choice| choice["text"].as_str().unwrap());
+        assert_eq!((noise.len() + text.len()) % 16, 0);
+        noises.push(noise);
+    }
+    noises.sort();
+    noises.dedup();
+    assert!(noises.len() > 2, "{noises:?}");
 }

@@ -73,6 +73,11 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// The bytes that tokens stand for, control tokens included.
+    pub fn decode(&self, tokens: &[TokenId]) -> Vec<u8> {
+        tokens.iter().flat_map(|token| self.pieces.bytes(*token)).copied().collect()
+    }
+
     /// A number of tokens that `text` has at least, found from its length alone.
     pub fn fewest_tokens(&self, text: &str) -> usize {
         self.most_bytes_per_token.map_or(0, |most| text.len().div_ceil(most))

@@ -33,6 +33,11 @@ impl Utf8Stream {
         self.pending.drain(..self.pending.len() - unfinished);
     }
 
+    /// Whether there is no unfinished character inside.
+    pub fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
     /// Appends what an unfinished character at the end becomes.
     pub fn finish(&mut self, text: &mut String) {
         text.push_str(&String::from_utf8_lossy(&self.pending));

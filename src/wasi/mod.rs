@@ -9,7 +9,7 @@ mod response;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use spin_sdk::http::Request;
+use spin_sdk::http::{HeaderMap, Request};
 use spin_sdk::http_service;
 use spin_sdk::variables;
 use spin_sdk::wasip3::clocks::system_clock;
@@ -21,50 +21,75 @@ use crate::generation::BackendError;
 use crate::http::{self, RouteError};
 use crate::models::Library;
 use crate::service::{self, Platform, Reply};
+use crate::settings::Settings;
 
 /// Where the host mounts what the component may know of its models.
 const MODELS: &str = "/models";
-/// The application variable that limits a request's body, and its value where none is set.
-const BODY_LIMIT: (&str, usize) = ("max_body_bytes", 8 << 20);
-
 #[http_service]
 async fn handle(request: Request) -> Response {
-    match answer(request).await {
-        Ok(Reply::Json(json)) => response::json(200, &[], json),
+    let origin = header(request.headers(), "origin");
+    let settings = match settings().await {
+        Ok(settings) => settings,
+        Err(error) => return refuse(&error.into(), Vec::new()),
+    };
+    let origins = settings.allowed_origins.clone();
+    let asked = header(request.headers(), "access-control-request-headers");
+    let headers = origins.answer_headers(origin.as_deref());
+    match answer(request, &settings).await {
+        Ok(Reply::Json(json)) => response::json(200, headers, json),
         Ok(Reply::Stream(stream)) => {
-            response::events(async |body| match stream.write(body).await {
+            response::events(headers, async |body| match stream.write(body).await {
                 Ok(()) => {}
                 Err(error) => log(&error),
             })
         }
-        Err(refused) => {
-            log(&refused.error);
-            response::error(&refused.error, refused.allow)
-        }
+        Ok(Reply::Options(allow)) => response::empty(
+            204,
+            origins.preflight_headers(origin.as_deref(), allow, asked.as_deref()),
+        ),
+        Err(refused) => refuse(&refused, headers),
     }
 }
 
-async fn answer(request: Request) -> Result<Reply<nn::Context>, RouteError> {
+async fn answer(request: Request, settings: &Settings) -> Result<Reply<nn::Context>, RouteError> {
     let (head, body) = request.into_parts();
-    let endpoint = http::route(head.method.as_str(), head.uri.path())?;
+    let target = head.uri.path_and_query().map_or("", |target| target.as_str());
+    let endpoint = http::route(head.method.as_str(), target)?;
     let body = match endpoint.takes_body() {
-        true => body::read(&head.headers, body, body_limit().await?).await?,
+        true => body::read(&head.headers, body, settings.max_body_bytes).await?,
         false => Vec::new(),
     };
-    Ok(service::respond(endpoint, &body, &Wasi).await?)
+    Ok(service::respond(endpoint, &body, settings, &Wasi).await?)
 }
 
-async fn body_limit() -> Result<usize, ApiError> {
-    let (name, default) = BODY_LIMIT;
-    match variables::get(name).await {
-        Ok(value) => value.trim().parse().map_err(|_| {
-            ApiError::internal(format!("The variable {name} must be a number of bytes."))
-        }),
-        Err(variables::Error::Undefined(_)) => Ok(default),
-        Err(error) => {
-            Err(ApiError::internal(format!("The variable {name} can't be read: {error}.")))
+fn refuse(refused: &RouteError, mut headers: response::Headers) -> Response {
+    let error = &refused.error;
+    log(error);
+    headers.extend(refused.allow.map(|allow| ("allow", allow.to_owned())));
+    headers.extend(error.retry_after.map(|seconds| ("retry-after", seconds.to_string())));
+    response::json(error.status, headers, error.to_json())
+}
+
+/// A header's value, if there is one that is text.
+fn header(headers: &HeaderMap, name: &str) -> Option<String> {
+    Some(headers.get(name)?.to_str().ok()?.to_owned())
+}
+
+/// The settings, from the application's variables. One that the application doesn't define has its
+/// default.
+async fn settings() -> Result<Settings, ApiError> {
+    let mut settings = Settings::default();
+    for name in Settings::NAMES {
+        match variables::get(name).await {
+            Ok(value) => settings.set(name, &value).map_err(ApiError::internal)?,
+            Err(variables::Error::Undefined(_)) => {}
+            Err(error) => {
+                let message = format!("The variable {name} can't be read: {error}.");
+                return Err(ApiError::internal(message));
+            }
         }
     }
+    Ok(settings)
 }
 
 /// One line on standard error for what is the server's fault; clients hear of their own.

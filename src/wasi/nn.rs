@@ -3,7 +3,9 @@
 use spinfer_protocol::tensor;
 use wasi_nn::{ErrorCode, Graph, Tensor};
 
-use crate::generation::{BackendError, BackendErrorKind, ExecutionContext, Logits, Step};
+use crate::generation::{
+    BackendError, BackendErrorKind, ExecutionContext, Outputs, Reductions, Step, Wanted,
+};
 
 /// A context in the host.
 pub struct Context(wasi_nn::ExecutionContext);
@@ -23,25 +25,65 @@ impl ExecutionContext for Context {
         self.0.compute(vec![(tensor::RESERVE, reserve)]).map(drop).map_err(backend_error)
     }
 
-    fn compute(&mut self, step: &Step<'_>, logits: &mut Logits) -> Result<(), BackendError> {
-        let outputs = self.0.compute(inputs(step)).map_err(backend_error)?;
-        let output =
-            outputs.get(tensor::LOGITS).ok_or_else(|| failed("there is no output `logits`"))?;
-        let [rows, 1, vocab_size] = output.dimensions()[..] else {
-            return Err(failed("the output `logits` isn't of the shape [B, 1, V]"));
-        };
-        if rows as usize != step.tokens.len() {
-            return Err(failed("the output `logits` has another number of rows than the input"));
+    fn compute(&mut self, step: &Step<'_>, outputs: &mut Outputs) -> Result<(), BackendError> {
+        let found = self.0.compute(inputs(step)).map_err(backend_error)?;
+        let found = Found(found);
+        let rows = step.tokens.len() as u32;
+        match step.wanted {
+            Wanted::Logits => {
+                let logits = &mut outputs.logits;
+                let shape = found.read_f32(tensor::LOGITS, &mut logits.values)?;
+                let [found, 1, vocab_size] = shape[..] else {
+                    return Err(failed("the output `logits` isn't of the shape [B, 1, V]"));
+                };
+                if found != rows {
+                    return Err(failed("the output `logits` has another number of rows"));
+                }
+                logits.vocab_size = vocab_size as usize;
+                Ok(())
+            }
+            Wanted::Last { .. } => found.reductions(&mut outputs.reductions, false),
+            Wanted::Every { .. } => found.reductions(&mut outputs.reductions, true),
         }
-        logits.vocab_size = vocab_size as usize;
-        output.read_f32(&mut logits.values).map_err(backend_error)
+    }
+}
+
+/// The outputs of a call.
+struct Found(wasi_nn::Outputs);
+
+impl Found {
+    fn get(&self, name: &str) -> Result<&Tensor, BackendError> {
+        self.0.get(name).ok_or_else(|| failed(&format!("there is no output `{name}`")))
+    }
+
+    /// Reads an output and returns its shape.
+    fn read_f32(&self, name: &str, values: &mut Vec<f32>) -> Result<Vec<u32>, BackendError> {
+        let tensor = self.get(name)?;
+        tensor.read_f32(values).map_err(backend_error)?;
+        Ok(tensor.dimensions())
+    }
+
+    fn reductions(&self, into: &mut Reductions, gathered: bool) -> Result<(), BackendError> {
+        let shape = self.read_f32(tensor::TOP_LOGITS, &mut into.top_logits)?;
+        let [_, positions, top_k] = shape[..] else {
+            return Err(failed("the output `top_logits` isn't of the shape [B, K, k]"));
+        };
+        into.positions = positions as usize;
+        into.top_k = top_k as usize;
+        self.get(tensor::TOP_IDS)?.read_i32(&mut into.top_ids).map_err(backend_error)?;
+        self.read_f32(tensor::LOGSUMEXP, &mut into.log_sum_exp)?;
+        into.gathered.clear();
+        if gathered {
+            self.read_f32(tensor::GATHERED, &mut into.gathered)?;
+        }
+        Ok(())
     }
 }
 
 /// The tensors of a step. Rows of unequal length are padded on the left, and masked there.
 fn inputs(step: &Step<'_>) -> Vec<(&'static str, Tensor)> {
     let rows = step.tokens.len();
-    let width = step.tokens.iter().map(|tokens| tokens.len()).max().unwrap_or(0);
+    let width = step.columns();
     let shape = [rows as u32, width as u32];
     let mut ids = Vec::with_capacity(rows * width);
     let mut mask = Vec::with_capacity(rows * width);
@@ -52,16 +94,38 @@ fn inputs(step: &Step<'_>) -> Vec<(&'static str, Tensor)> {
         mask.extend(std::iter::repeat_n(0, padding));
         mask.extend(std::iter::repeat_n(1, tokens.len()));
     }
-    let mut inputs = vec![
-        (tensor::INPUT_IDS, Tensor::from_i64(&shape, &ids)),
-        (tensor::LOGITS_TO_KEEP, Tensor::from_i64(&[1], &[1])),
-    ];
+    let mut inputs = vec![(tensor::INPUT_IDS, Tensor::from_i64(&shape, &ids))];
     if mask.contains(&0) {
         inputs.push((tensor::ATTENTION_MASK, Tensor::from_i64(&shape, &mask)));
     }
     if let Some(parents) = step.parents {
         let parents = parents.iter().map(|parent| *parent as i32).collect::<Vec<_>>();
         inputs.push((tensor::BEAM_IDX, Tensor::from_i32(&[parents.len() as u32], &parents)));
+    }
+    if let Some(starts) = step.starts {
+        let positions = starts.iter().zip(step.tokens).flat_map(|(start, tokens)| {
+            let padding = std::iter::repeat_n(0, width - tokens.len());
+            padding.chain((*start as i64..).take(tokens.len()))
+        });
+        let positions = positions.collect::<Vec<_>>();
+        inputs.push((tensor::POSITION_IDS, Tensor::from_i64(&shape, &positions)));
+    }
+    let keep = match step.wanted {
+        Wanted::Logits | Wanted::Last { .. } => 1,
+        Wanted::Every { .. } => width as i64,
+    };
+    inputs.push((tensor::LOGITS_TO_KEEP, Tensor::from_i64(&[1], &[keep])));
+    if let Wanted::Last { top_k } | Wanted::Every { top_k, .. } = step.wanted {
+        inputs.push((tensor::TOP_K, Tensor::from_i32(&[1], &[top_k as i32])));
+    }
+    if let Wanted::Every { followed_by, .. } = step.wanted {
+        let gather = step.tokens.iter().zip(followed_by).flat_map(|(tokens, followed_by)| {
+            let padding = std::iter::repeat_n(0, width - tokens.len());
+            // What nothing is wanted for can have any token.
+            let wanted = followed_by.iter().map(|token| *token as i32).chain(std::iter::repeat(0));
+            padding.chain(wanted.take(tokens.len()))
+        });
+        inputs.push((tensor::GATHER_IDS, Tensor::from_i32(&shape, &gather.collect::<Vec<_>>())));
     }
     inputs
 }

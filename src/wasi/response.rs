@@ -6,7 +6,6 @@
 use spin_sdk::wasip3::http::types::{Fields, Response};
 use spin_sdk::wasip3::{spawn, wit_future, wit_stream};
 use spin_sdk::wit_bindgen::StreamWriter;
-use spinfer_protocol::ApiError;
 
 use crate::answer::ByteSink;
 use crate::generation::ClientGone;
@@ -23,12 +22,14 @@ impl ByteSink for Writer {
     }
 }
 
+/// Names and values.
+pub type Headers = Vec<(&'static str, String)>;
+
 /// A response with a JSON body.
-pub fn json(status: u16, headers: &[(&str, &str)], body: String) -> Response {
-    let length = body.len().to_string();
-    let mut all = vec![("content-type", "application/json"), ("content-length", &length)];
-    all.extend_from_slice(headers);
-    let (response, mut writer) = open(status, &all);
+pub fn json(status: u16, mut headers: Headers, body: String) -> Response {
+    headers.push(("content-type", "application/json".to_owned()));
+    headers.push(("content-length", body.len().to_string()));
+    let (response, mut writer) = open(status, &headers);
     spawn(async move {
         // A client that has gone doesn't need it.
         let _ = writer.write(body.into_bytes()).await;
@@ -36,18 +37,15 @@ pub fn json(status: u16, headers: &[(&str, &str)], body: String) -> Response {
     response
 }
 
-/// A response with an error envelope.
-pub fn error(error: &ApiError, allow: Option<&str>) -> Response {
-    let retry_after = error.retry_after.map(|seconds| seconds.to_string());
-    let headers = [("allow", allow), ("retry-after", retry_after.as_deref())];
-    let headers =
-        headers.into_iter().filter_map(|(name, value)| Some((name, value?))).collect::<Vec<_>>();
-    json(error.status, &headers, error.to_json())
+/// A response without a body.
+pub fn empty(status: u16, headers: Headers) -> Response {
+    open(status, &headers).0
 }
 
 /// A response of server-sent events, which `write` makes after the head has gone.
-pub fn events(write: impl AsyncFnOnce(Writer) + 'static) -> Response {
-    let headers = [("content-type", "text/event-stream"), ("cache-control", "no-cache")];
+pub fn events(mut headers: Headers, write: impl AsyncFnOnce(Writer) + 'static) -> Response {
+    headers.push(("content-type", "text/event-stream".to_owned()));
+    headers.push(("cache-control", "no-cache".to_owned()));
     let (response, mut writer) = open(200, &headers);
     spawn(async move {
         // Writing nothing ends when somebody reads: the host has the head by then.
@@ -57,12 +55,12 @@ pub fn events(write: impl AsyncFnOnce(Writer) + 'static) -> Response {
     response
 }
 
-fn open(status: u16, headers: &[(&str, &str)]) -> (Response, Writer) {
+fn open(status: u16, headers: &Headers) -> (Response, Writer) {
     let headers = headers
         .iter()
         .map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec()))
         .collect::<Vec<_>>();
-    let headers = Fields::from_list(&headers).expect("headers of this file's own are valid");
+    let headers = Fields::from_list(&headers).expect("names and values were checked");
     let (writer, reader) = wit_stream::new();
     let (_, trailers) = wit_future::new(|| Ok(None));
     let (response, _sent) = Response::new(headers, Some(reader), trailers);

@@ -45,11 +45,25 @@ impl Tensor {
     ///
     /// `invalid-encoding` when the tensor isn't FP32, or its data isn't a whole number of elements.
     pub fn read_f32(&self, values: &mut Vec<f32>) -> Result<(), Error> {
+        self.read(TensorType::Fp32, values, f32::from_le_bytes)
+    }
+
+    /// Like [`Tensor::read_f32`], for I32.
+    pub fn read_i32(&self, values: &mut Vec<i32>) -> Result<(), Error> {
+        self.read(TensorType::I32, values, i32::from_le_bytes)
+    }
+
+    fn read<T>(
+        &self,
+        expected: TensorType,
+        values: &mut Vec<T>,
+        element: fn([u8; 4]) -> T,
+    ) -> Result<(), Error> {
         let ty = self.0.ty();
-        if ty != TensorType::Fp32 {
+        if ty != expected {
             return Err(Error::new(
                 ErrorCode::InvalidEncoding,
-                format!("expected a tensor of FP32, found {ty:?}"),
+                format!("expected a tensor of {expected:?}, found {ty:?}"),
             ));
         }
         let data = self.0.data();
@@ -57,11 +71,11 @@ impl Tensor {
         if !rest.is_empty() {
             return Err(Error::new(
                 ErrorCode::InvalidEncoding,
-                format!("{} bytes are not a whole number of FP32 elements", data.len()),
+                format!("{} bytes are not a whole number of {expected:?} elements", data.len()),
             ));
         }
         values.clear();
-        values.extend(elements.iter().map(|bytes| f32::from_le_bytes(*bytes)));
+        values.extend(elements.iter().map(|bytes| element(*bytes)));
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ mod builds;
 mod checks;
 mod fresh;
 mod models;
+mod node;
 mod process;
 mod project;
 mod python;
@@ -52,8 +53,8 @@ enum Chore {
     /// Run every check and test: format, lints, unit tests, the running system, documentation
     ///
     /// Sets up and builds like `up`, then brings what only the tests need: a second model (253 MB) and a Python
-    /// environment with real clients. A stage that fails doesn't stop the others. Closes with the time of each stage
-    /// and the sum of all tests.
+    /// environment with real clients (1 GB); where there is Node, one with its client too. A stage that fails doesn't
+    /// stop the others. Closes with the time of each stage and the sum of all tests.
     Test {
         /// Also run the tests marked #[ignore]: the slow ones
         #[arg(long)]

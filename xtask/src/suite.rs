@@ -1,6 +1,8 @@
 //! Every check and test, in named and timed stages. A stage that fails doesn't stop the others, except those that
 //! need what it makes.
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::{fs, io};
 
@@ -8,6 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::builds::{self, NATIVE, WASM};
 use crate::models::{self, Place};
+use crate::node;
 use crate::process;
 use crate::project::Project;
 use crate::python::Venv;
@@ -18,10 +21,19 @@ use crate::tools::BuildEnv;
 struct Choice<'a> {
     ignored_too: bool,
     filter: Option<&'a str>,
+    /// Whether the test that needs Node can be run.
+    node: bool,
+}
+
+impl Choice<'_> {
+    /// Whether a test that would be run is left out for want of Node.
+    fn misses_node(&self) -> bool {
+        !self.node && self.filter.is_none_or(|filter| node::TEST.contains(filter))
+    }
 }
 
 pub fn run(project: &Project, ignored_too: bool, filter: Option<&str>) -> Result<ExitCode> {
-    let choice = Choice { ignored_too, filter };
+    let choice = Choice { ignored_too, filter, node: node::is_usable() };
     let mut stages = Stages::default();
     let mut tally = Tally::default();
     run_stages(project, &choice, &mut stages, &mut tally);
@@ -102,22 +114,34 @@ fn set_up(project: &Project) -> Result<BuildEnv> {
         models::ensure(project, model, Place::Tests)?;
     }
     clients(project)?;
+    if node::is_usable() {
+        node::install_clients(project)?;
+    }
     Ok(tools)
 }
 
-/// The Python environment with the clients of `tests/clients/requirements.txt`, made again when that file changes.
+/// The Python environment with the clients of `tests/clients/`, made again when one of its lists changes.
 fn clients(project: &Project) -> Result<()> {
-    let list = project.root.join("tests/clients/requirements.txt");
-    let wanted =
-        fs::read_to_string(&list).with_context(|| format!("reading {}", list.display()))?;
+    let list = |name| project.root.join("tests/clients").join(name);
+    let (whole, bare) = (list("requirements.txt"), list("requirements-no-deps.txt"));
+    let mut wanted = String::new();
+    for list in [&whole, &bare] {
+        wanted +=
+            &fs::read_to_string(list).with_context(|| format!("reading {}", list.display()))?;
+    }
     let venv = Venv::of_clients(project);
     let stamp = venv.folder().join("requirements.txt");
     if venv.python().exists() && fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
         return Ok(());
     }
     report::step("installing the clients that the tests use", || {
-        let what = format!("what {} lists", project.show(&list));
-        venv.install(&what, &["--requirement".as_ref(), list.as_os_str()])?;
+        let install = |list: &Path, how: &[&OsStr]| {
+            let what = format!("what {} lists", project.show(list));
+            let these = ["--requirement".as_ref(), list.as_os_str()];
+            venv.install(&what, &[how, &these].concat())
+        };
+        install(&whole, &[])?;
+        install(&bare, &["--no-deps".as_ref()])?;
         fs::write(&stamp, wanted).with_context(|| format!("writing {}", stamp.display()))
     })
 }
@@ -146,6 +170,10 @@ fn cargo_test(
     if kind.contains(&"--test") {
         // Each of these has servers of its own, whose threads spin while they wait for each other.
         command.arg("--test-threads=1");
+        if choice.misses_node() {
+            report::say(&format!("{} is skipped: it needs Node 20 or later, and npm", node::TEST));
+            tally.skipped += 1;
+        }
     }
     test_environment(project, &mut command);
     let shown = process::show(&command);
@@ -165,6 +193,9 @@ fn cargo_test(
 fn harness_args<'a>(choice: &Choice<'a>) -> Vec<&'a str> {
     let mut args = Vec::from_iter(choice.filter);
     args.extend(choice.ignored_too.then_some("--include-ignored"));
+    if !choice.node {
+        args.extend(["--skip", node::TEST]);
+    }
     args
 }
 
@@ -175,7 +206,8 @@ fn test_environment(project: &Project, command: &mut Command) {
         .env("SPINFER_COMPONENT", project.component())
         .env("SPINFER_PROBE", project.probe())
         .env("SPINFER_TEST_MODELS", Place::Tests.folder(project))
-        .env("SPINFER_TEST_PYTHON", Venv::of_clients(project).python());
+        .env("SPINFER_TEST_PYTHON", Venv::of_clients(project).python())
+        .env("SPINFER_TEST_NODE_MODULES", node::modules(project));
 }
 
 #[cfg(test)]
@@ -184,8 +216,16 @@ mod tests {
 
     #[test]
     fn the_harness_is_told_the_filter_and_the_slow_ones() {
-        let args = |ignored_too, filter| harness_args(&Choice { ignored_too, filter });
+        let args = |ignored_too, filter| harness_args(&Choice { ignored_too, filter, node: true });
         assert_eq!(args(false, None), [] as [&str; 0]);
         assert_eq!(args(true, Some("chat")), ["chat", "--include-ignored"]);
+    }
+
+    #[test]
+    fn without_node_the_test_that_needs_it_is_left_out() {
+        let choice = |filter| Choice { ignored_too: false, filter, node: false };
+        assert_eq!(harness_args(&choice(None)), ["--skip", "openai_node"]);
+        assert!(choice(None).misses_node() && choice(Some("openai")).misses_node());
+        assert!(!choice(Some("stop")).misses_node());
     }
 }

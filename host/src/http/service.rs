@@ -18,6 +18,7 @@ use spinfer_protocol::{ApiError, ErrorKind};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wasmtime_wasi_http::Error as WasiHttpError;
 
+use super::access::{self, Access};
 use super::body::{AnswerBody, InstanceBody, KEEP_ALIVE, full};
 use super::worker::Served;
 use crate::app::App;
@@ -29,18 +30,12 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest id that is taken from a client, in characters.
 const LONGEST_REQUEST_ID: usize = 128;
 
-/// What answers requests, once models and components are ready.
-pub struct Ready {
-    /// The application.
-    pub app: App,
-    /// Its components by id.
-    pub components: BTreeMap<String, Arc<Served>>,
-}
-
 /// Answers requests.
 pub struct Service {
-    /// Empty while models load.
-    pub ready: OnceLock<Ready>,
+    app: Arc<App>,
+    access: Access,
+    /// The application's components by id; empty while models load.
+    pub components: OnceLock<BTreeMap<String, Arc<Served>>>,
     /// Requests at a time.
     gate: Arc<Semaphore>,
     most_in_flight: u32,
@@ -51,9 +46,16 @@ type Answer = http::Response<AnswerBody>;
 
 impl Service {
     /// A service that is not ready yet.
-    pub fn new(most_in_flight: u32, registry: prometheus::Registry) -> Self {
+    pub fn new(
+        app: Arc<App>,
+        access: Access,
+        most_in_flight: u32,
+        registry: prometheus::Registry,
+    ) -> Self {
         Self {
-            ready: OnceLock::new(),
+            app,
+            access,
+            components: OnceLock::new(),
             gate: Arc::new(Semaphore::new(most_in_flight as usize)),
             most_in_flight,
             registry,
@@ -75,11 +77,15 @@ impl Service {
             path: request.uri().path().to_owned(),
             timings: timings.clone(),
         };
-        let mut answer = match self.dispatch(request, log.clone()).await {
+        let origin = access::origin(request.headers());
+        let component = self.app.route(request.uri().path()).map(|route| route.component.as_str());
+        let mut answer = match self.dispatch(request, component, log.clone()).await {
             Ok(answer) => answer,
             Err(error) => {
                 log.line(error.status, 0, None);
-                error_answer(&error)
+                let mut answer = error_answer(&error);
+                answer.headers_mut().extend(self.access.headers(component, origin.as_deref()));
+                answer
             }
         };
         if let Ok(value) = HeaderValue::from_str(&id) {
@@ -91,14 +97,16 @@ impl Service {
     async fn dispatch(
         &self,
         request: http::Request<Incoming>,
+        component: Option<&str>,
         log: Log,
     ) -> Result<Answer, ApiError> {
+        self.access.check_host(&request)?;
         let path = request.uri().path();
         if request.method() == Method::GET && path == "/metrics" {
             log.line(200, 0, None);
             return self.metrics();
         }
-        let ready = self.ready.get().ok_or_else(|| ApiError {
+        let components = self.components.get().ok_or_else(|| ApiError {
             retry_after: Some(1),
             ..ApiError::new(
                 503,
@@ -110,10 +118,8 @@ impl Service {
             log.line(200, 0, None);
             return Ok(http::Response::new(full("OK")));
         }
-        let component = ready
-            .app
-            .route(path)
-            .and_then(|route| ready.components.get(&route.component))
+        let component = component
+            .and_then(|id| components.get(id))
             .ok_or_else(|| ApiError::unknown_path(request.method().as_str(), path))?
             .clone();
         let permit = self.admit(request.method())?;

@@ -5,20 +5,12 @@
 
 use tokio::sync::oneshot;
 
+use super::outputs::Outputs;
 use crate::nn::NnError;
 use crate::nn::convention::Step;
 
 /// Names an execution context to its scheduler.
 pub type ContextId = u64;
-
-/// The logits that a step asked for.
-#[derive(Debug, PartialEq)]
-pub struct Logits {
-    /// `[B, K, V]`.
-    pub dimensions: [u32; 3],
-    /// FP32, row-major, little-endian; zeros where a position is padding.
-    pub data: Vec<u8>,
-}
 
 /// A message to the scheduler.
 #[derive(Debug)]
@@ -32,7 +24,7 @@ pub enum Message {
         reply: oneshot::Sender<Result<(), NnError>>,
     },
     /// Appends tokens to the rows of an admitted context, one call at a time.
-    Compute { context: ContextId, step: Step, reply: oneshot::Sender<Result<Logits, NnError>> },
+    Compute { context: ContextId, step: Step, reply: oneshot::Sender<Result<Outputs, NnError>> },
     /// The context is no more: whatever it waits for, computes or holds is let go.
     Close { context: ContextId },
     /// Ends the thread.

@@ -2,11 +2,12 @@
 //!
 //! One thread per model owns the llama context ([`scheduler`]); execution contexts are handles that
 //! talk to it by messages ([`message`]). [`admission`] decides who may hold sequences, [`sequences`]
-//! how rows map to them; both are pure.
+//! how rows map to them, [`outputs`] what of the logits is handed on; these are pure.
 
 mod admission;
 mod message;
 mod metrics;
+mod outputs;
 mod scheduler;
 mod sequences;
 
@@ -21,19 +22,21 @@ use spinfer_protocol::tensor as names;
 use tokio::sync::oneshot;
 
 use super::convention::{self, Limits, RowLengths};
-use super::{Element, NamedTensor, NnError, Tensor};
+use super::{NamedTensor, NnError, Tensor};
 use message::{ContextId, Message};
 pub use metrics::{GgmlMetrics, ModelMetrics};
 pub use scheduler::DEFAULT_GATHER;
 use scheduler::Scheduler;
 
 /// The inputs of the convention, beyond `input_ids`, that this backend takes.
-pub const INPUTS: [&str; 5] = [
+pub const INPUTS: [&str; 7] = [
     names::ATTENTION_MASK,
     names::POSITION_IDS,
     names::BEAM_IDX,
     names::LOGITS_TO_KEEP,
     names::RESERVE,
+    names::TOP_K,
+    names::GATHER_IDS,
 ];
 
 /// How a model is run.
@@ -156,16 +159,11 @@ impl GgmlContext {
         self.broken = true;
         let (reply, answer) = oneshot::channel();
         self.send(Message::Compute { context: self.id, step, reply })?;
-        let logits = answer.await.map_err(|_| stopped())??;
+        let outputs = answer.await.map_err(|_| stopped())??;
         self.broken = false;
         self.lengths.rows = after;
         self.lengths.columns = self.lengths.columns.saturating_add(columns);
-        if logits.data.is_empty() {
-            return Ok(Vec::new());
-        }
-        let dimensions = logits.dimensions.to_vec();
-        let tensor = Tensor { dimensions, element: Element::Fp32, data: logits.data };
-        Ok(vec![(names::LOGITS.to_owned(), tensor)])
+        Ok(outputs.into_tensors())
     }
 
     async fn reserve(&mut self, rows: u32, tokens: u64) -> Result<(), NnError> {

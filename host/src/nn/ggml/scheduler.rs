@@ -14,8 +14,9 @@ use tokio::sync::oneshot;
 
 use super::Settings;
 use super::admission::{Admission, Waiting};
-use super::message::{ContextId, Logits, Message};
+use super::message::{ContextId, Message};
 use super::metrics::ModelMetrics;
+use super::outputs::{Outputs, Scratch};
 use super::sequences::{Operation, Row, plan};
 use crate::nn::NnError;
 use crate::nn::convention::Step;
@@ -40,18 +41,13 @@ struct Running {
     context: ContextId,
     /// The new tokens of each row, and how many of them are done.
     rows: Vec<(Vec<Token>, usize)>,
-    logits: Logits,
-    reply: oneshot::Sender<Result<Logits, NnError>>,
+    outputs: Outputs,
+    reply: oneshot::Sender<Result<Outputs, NnError>>,
 }
 
 impl Running {
     fn is_done(&self) -> bool {
         self.rows.iter().all(|(tokens, done)| *done == tokens.len())
-    }
-
-    /// K.
-    fn keep(&self) -> usize {
-        self.logits.dimensions[1] as usize
     }
 }
 
@@ -59,8 +55,8 @@ impl Running {
 struct Output {
     entry: usize,
     running: usize,
-    /// The row of `[B × K, V]`.
-    row: usize,
+    /// The place in `[B, K]`.
+    cell: usize,
 }
 
 /// The scheduler of one model.
@@ -78,6 +74,7 @@ pub struct Scheduler {
     expected_until: Instant,
     batch: Batch,
     outputs: Vec<Output>,
+    scratch: Scratch,
     stopping: bool,
 }
 
@@ -101,6 +98,7 @@ impl Scheduler {
             expected_until: Instant::now(),
             batch: Batch::new(),
             outputs: Vec::new(),
+            scratch: Scratch::default(),
             stopping: false,
         }
     }
@@ -203,17 +201,11 @@ impl Scheduler {
         &self,
         context: ContextId,
         step: Step,
-        reply: oneshot::Sender<Result<Logits, NnError>>,
+        reply: oneshot::Sender<Result<Outputs, NnError>>,
     ) -> Running {
-        let vocab_size = self.llama.model().vocab_size();
-        let dimensions = [step.rows.len() as u32, step.keep, vocab_size];
-        let bytes = dimensions.iter().map(|&size| size as usize).product::<usize>() * 4;
-        Running {
-            context,
-            rows: step.rows.into_iter().map(|row| (row.tokens, 0)).collect(),
-            logits: Logits { dimensions, data: vec![0; bytes] },
-            reply,
-        }
+        let outputs = Outputs::new(&step, self.llama.model().vocab_size());
+        let rows = step.rows.into_iter().map(|row| (row.tokens, 0)).collect();
+        Running { context, rows, outputs, reply }
     }
 
     /// Forks, drops and cuts the rows of a context as a call wants them.
@@ -304,7 +296,7 @@ impl Scheduler {
         if !self.batch.is_empty() {
             self.llama.decode(&self.batch)?;
             self.metrics.steps.inc();
-            self.copy_logits()?;
+            self.take_logits()?;
         }
         self.finish();
         self.expected_until = Instant::now() + self.settings.gather.min(began.elapsed());
@@ -330,7 +322,7 @@ impl Scheduler {
     fn fill_from(&mut self, index: usize, single: bool) {
         let running = &mut self.running[index];
         let Some(held) = self.contexts.get_mut(&running.context) else { return };
-        let keep = running.keep();
+        let keep = running.outputs.keep();
         for (row, (tokens, done)) in running.rows.iter_mut().enumerate() {
             if (tokens.len() == 1) != single {
                 continue;
@@ -343,11 +335,8 @@ impl Scheduler {
                 }
                 if wanted {
                     let entry = self.batch.len();
-                    self.outputs.push(Output {
-                        entry,
-                        running: index,
-                        row: (row + 1) * keep - left,
-                    });
+                    let cell = (row + 1) * keep - left;
+                    self.outputs.push(Output { entry, running: index, cell });
                 }
                 let at = &mut held.rows[row];
                 self.batch.push(tokens[*done], at.length, at.sequence, wanted);
@@ -357,16 +346,14 @@ impl Scheduler {
         }
     }
 
-    fn copy_logits(&mut self) -> Result<(), DecodeError> {
+    fn take_logits(&mut self) -> Result<(), DecodeError> {
         for output in &self.outputs {
             let logits = self
                 .llama
                 .logits(output.entry)
                 .ok_or_else(|| DecodeError::Invalid("no logits came of it".into()))?;
-            let bytes: &[u8] = bytemuck::cast_slice(logits);
-            let start = output.row * bytes.len();
-            self.running[output.running].logits.data[start..start + bytes.len()]
-                .copy_from_slice(bytes);
+            let outputs = &mut self.running[output.running].outputs;
+            outputs.put(output.cell, logits, &mut self.scratch);
         }
         Ok(())
     }
@@ -378,7 +365,7 @@ impl Scheduler {
         let done: Vec<Running> = done;
         for running in done {
             // The caller is gone if the reply can't be sent; its context will be closed.
-            if running.reply.send(Ok(running.logits)).is_ok() {
+            if running.reply.send(Ok(running.outputs)).is_ok() {
                 self.expected.insert(running.context);
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! A call of the convention says of each row after it which row before it it continues. [`plan`]
 //! turns that into the fewest operations on sequences: the first child of a row takes its sequence
-//! over in place, further ones copy it, and rows without children give theirs back. Pure.
+//! over in place, further ones copy it, and rows without children give theirs back. A row that keeps
+//! nothing of its parent begins anew, in an empty sequence. Pure.
 
 use spinfer_llama::SequenceId;
 
@@ -44,7 +45,8 @@ pub fn plan(rows: &[Row], spare: &[SequenceId], steps: &[RowStep]) -> Option<Pla
     let mut spare = spare.to_vec();
     let mut operations = Vec::new();
     let mut has_child = vec![false; rows.len()];
-    for parent in steps.iter().filter_map(|step| step.parent) {
+    let parent_of = |step: &RowStep| step.parent.filter(|_| step.start > 0);
+    for parent in steps.iter().filter_map(parent_of) {
         *has_child.get_mut(parent)? = true;
     }
     for (row, _) in rows.iter().zip(&has_child).filter(|&(_, has_child)| !has_child) {
@@ -55,7 +57,7 @@ pub fn plan(rows: &[Row], spare: &[SequenceId], steps: &[RowStep]) -> Option<Pla
     let mut truncations = Vec::new();
     let mut new_rows = Vec::with_capacity(steps.len());
     for step in steps {
-        let (sequence, length) = match step.parent {
+        let (sequence, length) = match parent_of(step) {
             None => (spare.pop()?, 0),
             Some(parent) if std::mem::replace(&mut taken[parent], true) => {
                 let to = spare.pop()?;
@@ -122,6 +124,15 @@ mod tests {
             plan.operations,
             [Operation::Copy { from: 0, to: 1 }, Operation::Truncate { sequence: 0, from: 2 }]
         );
+    }
+
+    #[test]
+    fn rows_that_begin_anew_copy_nothing() {
+        let plan =
+            plan(&[row(0, 5), row(1, 7)], &[2], &[step(Some(0), 0), step(Some(0), 0)]).unwrap();
+        assert_eq!(plan.rows, [row(1, 0), row(0, 0)]);
+        assert_eq!(plan.operations, [Operation::Remove(0), Operation::Remove(1)]);
+        assert_eq!(plan.spare, [2]);
     }
 
     #[test]

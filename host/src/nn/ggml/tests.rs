@@ -93,13 +93,14 @@ impl HandDriven {
         let (reply, answer) = oneshot::channel();
         let columns = tokens.len() as u32;
         let rows = vec![convention::RowStep { parent: None, start: 0, tokens }];
-        let step = convention::Step { rows, keep: 1, columns };
+        let wanted = convention::Wanted::Logits;
+        let step = convention::Step { rows, keep: 1, wanted, columns };
         self.send(Message::Compute { context, step, reply });
         answer
     }
 }
 
-type Answer = Result<message::Logits, NnError>;
+type Answer = Result<outputs::Outputs, NnError>;
 
 fn tokenize(text: &str) -> Vec<i64> {
     let params = ModelParams { vocab_only: true, ..ModelParams::default() };

@@ -9,8 +9,8 @@ use spinfer_protocol::tensor as names;
 
 use super::{NnError, Tensor};
 
-/// The most bytes of logits that one call may ask for.
-const MOST_LOGITS_BYTES: u64 = 512 << 20;
+/// The most bytes of outputs that one call may ask for.
+const MOST_OUTPUT_BYTES: u64 = 512 << 20;
 
 /// What of a model and its context a call is checked against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,10 +50,26 @@ pub struct Call {
 pub struct Step {
     /// The rows as they are after the call.
     pub rows: Vec<RowStep>,
-    /// K: of how many of the last columns the logits are wanted.
+    /// K: of how many of the last columns something is wanted.
     pub keep: u32,
+    /// What is wanted of them.
+    pub wanted: Wanted,
     /// S: columns of `input_ids`.
     pub columns: u32,
+}
+
+/// What is wanted of the positions that a call keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// All logits.
+    Logits,
+    /// What they are reduced to: the logarithm of the sum of their exponentials, and more.
+    Reductions {
+        /// So many of the most likely tokens.
+        top_k: Option<u32>,
+        /// The logit of a token for each position, `[B, K]`.
+        gather: Option<Vec<i32>>,
+    },
 }
 
 /// What becomes of one row.
@@ -107,13 +123,15 @@ pub fn read(
 type Inputs<'a> = BTreeMap<&'a str, &'a Tensor>;
 
 fn by_name<'a>(inputs: &'a [(String, &'a Tensor)]) -> Result<Inputs<'a>, NnError> {
-    const KNOWN: [&str; 6] = [
+    const KNOWN: [&str; 8] = [
         names::INPUT_IDS,
         names::ATTENTION_MASK,
         names::POSITION_IDS,
         names::BEAM_IDX,
         names::LOGITS_TO_KEEP,
         names::RESERVE,
+        names::TOP_K,
+        names::GATHER_IDS,
     ];
     let mut found = Inputs::new();
     for (name, tensor) in inputs {
@@ -202,7 +220,9 @@ impl Reader<'_> {
         let parents = self.parents(batch)?;
         let padding = self.padding(batch, columns)?;
         let positions = self.positions(batch, columns)?;
-        let keep = self.keep(batch, columns)?;
+        let keep = self.keep(columns)?;
+        let wanted = self.wanted(batch, keep)?;
+        self.check_size(batch, keep, &wanted)?;
         let rows = (0..batch)
             .map(|row| {
                 let cells = row * columns + padding[row]..(row + 1) * columns;
@@ -213,21 +233,21 @@ impl Reader<'_> {
                 };
                 let tokens = ids[cells]
                     .iter()
-                    .map(|&id| self.token(row, id))
+                    .map(|&id| self.token(name, row, id))
                     .collect::<Result<Vec<_>, _>>()?;
                 let row_step = RowStep { parent: parents[row], start, tokens };
                 self.check_length(row, start as usize + row_step.tokens.len())?;
                 Ok(row_step)
             })
             .collect::<Result<_, NnError>>()?;
-        Ok(Step { rows, keep, columns: columns as u32 })
+        Ok(Step { rows, keep, wanted, columns: columns as u32 })
     }
 
-    fn token(&self, row: usize, id: i64) -> Result<i32, NnError> {
+    fn token(&self, name: &str, row: usize, id: i64) -> Result<i32, NnError> {
         match i32::try_from(id) {
             Ok(token) if (0..i64::from(self.limits.vocab_size)).contains(&id) => Ok(token),
             _ => Err(NnError::invalid_argument(format!(
-                "input_ids: {id} in row {row} is outside the vocabulary of {}",
+                "{name}: {id} in row {row} is outside the vocabulary of {}",
                 self.limits.vocab_size
             ))),
         }
@@ -322,6 +342,8 @@ impl Reader<'_> {
         }
         match u32::try_from(first) {
             Ok(start) if start == length => Ok(start),
+            // A row can always begin anew.
+            Ok(0) => Ok(0),
             Ok(start) if start < length && self.limits.rewinds => Ok(start),
             Ok(start) if start < length => Err(NnError::unsupported(format!(
                 "position_ids: row {row} has {length} tokens, and this model's memory can't be cut back to {start}"
@@ -332,29 +354,69 @@ impl Reader<'_> {
         }
     }
 
-    /// K, within the columns and the bytes that one answer may have.
-    fn keep(&self, batch: usize, columns: usize) -> Result<u32, NnError> {
+    /// K, within the columns.
+    fn keep(&self, columns: usize) -> Result<u32, NnError> {
         let name = names::LOGITS_TO_KEEP;
-        let keep = match self.inputs.get(name) {
-            None => columns as u32,
-            Some(tensor) => {
-                expect_shape(name, tensor, "[1]", |shape| shape == [1])?;
-                let keep = tensor.to_i64(name)?[0];
-                let keep = u32::try_from(keep).map_err(|_| {
-                    NnError::invalid_argument(format!(
-                        "logits_to_keep: {keep} is no number of positions"
-                    ))
-                })?;
-                keep.min(columns as u32)
-            }
+        let Some(tensor) = self.inputs.get(name) else { return Ok(columns as u32) };
+        expect_shape(name, tensor, "[1]", |shape| shape == [1])?;
+        let keep = tensor.to_i64(name)?[0];
+        let keep = u32::try_from(keep).map_err(|_| {
+            NnError::invalid_argument(format!("{name}: {keep} is no number of positions"))
+        })?;
+        Ok(keep.min(columns as u32))
+    }
+
+    fn wanted(&self, batch: usize, keep: u32) -> Result<Wanted, NnError> {
+        let top_k = match self.inputs.get(names::TOP_K) {
+            Some(tensor) => Some(self.top_k(tensor)?),
+            None => None,
         };
-        let bytes = batch as u64 * u64::from(keep) * u64::from(self.limits.vocab_size) * 4;
-        if bytes > MOST_LOGITS_BYTES {
-            return Err(NnError::too_large(format!(
-                "logits_to_keep: {bytes} bytes of logits, but one call gives at most {MOST_LOGITS_BYTES}"
-            )));
+        let gather = match self.inputs.get(names::GATHER_IDS) {
+            Some(tensor) => Some(self.gather(tensor, batch, keep)?),
+            None => None,
+        };
+        Ok(match (top_k, gather) {
+            (None, None) => Wanted::Logits,
+            (top_k, gather) => Wanted::Reductions { top_k, gather },
+        })
+    }
+
+    fn top_k(&self, tensor: &Tensor) -> Result<u32, NnError> {
+        let name = names::TOP_K;
+        expect_shape(name, tensor, "[1]", |shape| shape == [1])?;
+        let wanted = tensor.to_i32(name)?[0];
+        let most = names::MOST_TOP_K.min(self.limits.vocab_size);
+        match u32::try_from(wanted) {
+            Ok(top_k) if top_k <= most => Ok(top_k),
+            _ => Err(NnError::invalid_argument(format!("{name}: {wanted} is not in 0 to {most}"))),
         }
-        Ok(keep)
+    }
+
+    fn gather(&self, tensor: &Tensor, batch: usize, keep: u32) -> Result<Vec<i32>, NnError> {
+        let name = names::GATHER_IDS;
+        expect_shape(name, tensor, &format!("[{batch}, {keep}]"), |shape| {
+            shape == [batch as u32, keep]
+        })?;
+        let ids = tensor.to_i32(name)?;
+        for (at, &id) in ids.iter().enumerate() {
+            self.token(name, at / (keep as usize).max(1), i64::from(id))?;
+        }
+        Ok(ids)
+    }
+
+    /// One answer has its bounds.
+    fn check_size(&self, batch: usize, keep: u32, wanted: &Wanted) -> Result<(), NnError> {
+        let (name, floats) = match wanted {
+            Wanted::Logits => (names::LOGITS_TO_KEEP, self.limits.vocab_size),
+            Wanted::Reductions { top_k, .. } => (names::TOP_K, 2 * top_k.unwrap_or(0) + 2),
+        };
+        let bytes = batch as u64 * u64::from(keep) * u64::from(floats) * 4;
+        if bytes <= MOST_OUTPUT_BYTES {
+            return Ok(());
+        }
+        Err(NnError::too_large(format!(
+            "{name}: {bytes} bytes of outputs, but one call gives at most {MOST_OUTPUT_BYTES}"
+        )))
     }
 }
 
@@ -374,210 +436,4 @@ fn expect_shape(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::{Element, NnErrorCode};
-    use super::*;
-
-    const LIMITS: Limits = Limits { vocab_size: 100, context: 10, max_rows: 4, rewinds: true };
-
-    fn i64s(dimensions: &[u32], values: &[i64]) -> Tensor {
-        Tensor {
-            dimensions: dimensions.to_vec(),
-            element: Element::I64,
-            data: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        }
-    }
-
-    fn i32s(values: &[i32]) -> Tensor {
-        Tensor {
-            dimensions: vec![values.len() as u32],
-            element: Element::I32,
-            data: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        }
-    }
-
-    fn call(inputs: &[(&str, &Tensor)], lengths: &RowLengths) -> Result<Call, NnError> {
-        let inputs: Vec<_> =
-            inputs.iter().map(|(name, tensor)| (name.to_string(), *tensor)).collect();
-        read(&inputs, lengths, &LIMITS)
-    }
-
-    fn lengths(rows: &[u32]) -> RowLengths {
-        RowLengths { rows: rows.to_vec(), columns: 3, reserved: None }
-    }
-
-    fn row(parent: Option<usize>, start: u32, tokens: &[i32]) -> RowStep {
-        RowStep { parent, start, tokens: tokens.to_vec() }
-    }
-
-    #[test]
-    fn ragged_prompts_are_padded_on_the_left() {
-        let ids = i64s(&[2, 3], &[0, 0, 7, 1, 2, 3]);
-        let mask = i64s(&[2, 3], &[0, 0, 1, 1, 1, 1]);
-        let keep = i64s(&[1], &[1]);
-        let inputs = [("input_ids", &ids), ("attention_mask", &mask), ("logits_to_keep", &keep)];
-        let step = call(&inputs, &RowLengths::default()).unwrap().step.unwrap();
-        assert_eq!(step.rows, [row(None, 0, &[7]), row(None, 0, &[1, 2, 3])]);
-        assert_eq!(step.keep, 1);
-    }
-
-    #[test]
-    fn the_mask_may_span_past_and_new_columns() {
-        let ids = i64s(&[2, 1], &[5, 6]);
-        let mask = i64s(&[2, 4], &[0, 1, 1, 0, 1, 1, 1, 1]);
-        let step = call(&[("input_ids", &ids), ("attention_mask", &mask)], &lengths(&[2, 3]));
-        let rows = step.unwrap().step.unwrap().rows;
-        assert_eq!(rows, [row(Some(0), 2, &[]), row(Some(1), 3, &[6])]);
-    }
-
-    #[test]
-    fn beam_idx_forks_reorders_and_drops() {
-        let ids = i64s(&[3, 1], &[5, 6, 7]);
-        let beams = i32s(&[1, 1, 0]);
-        let step = call(&[("input_ids", &ids), ("beam_idx", &beams)], &lengths(&[2, 3]));
-        let rows = step.unwrap().step.unwrap().rows;
-        assert_eq!(rows, [row(Some(1), 3, &[5]), row(Some(1), 3, &[6]), row(Some(0), 2, &[7])]);
-    }
-
-    #[test]
-    fn positions_below_the_length_rewind() {
-        let ids = i64s(&[1, 2], &[5, 6]);
-        let positions = i64s(&[1, 2], &[1, 2]);
-        let inputs = [("input_ids", &ids), ("position_ids", &positions)];
-        let rows = call(&inputs, &lengths(&[3])).unwrap().step.unwrap().rows;
-        assert_eq!(rows, [row(Some(0), 1, &[5, 6])]);
-        let fixed = Limits { rewinds: false, ..LIMITS };
-        let inputs: Vec<_> = inputs.iter().map(|(n, t)| (n.to_string(), *t)).collect();
-        let error = read(&inputs, &lengths(&[3]), &fixed).unwrap_err();
-        assert_eq!(error.code, NnErrorCode::UnsupportedOperation);
-    }
-
-    #[test]
-    fn a_reservation_may_come_alone_or_with_tokens() {
-        let reserve = i64s(&[2], &[10, 4]);
-        let alone = call(&[("reserve", &reserve)], &RowLengths::default()).unwrap();
-        assert_eq!(alone, Call { reserve: Some(vec![10, 4]), step: None });
-        let ids = i64s(&[1, 1], &[5]);
-        let both = call(&[("reserve", &reserve), ("input_ids", &ids)], &RowLengths::default());
-        assert!(both.unwrap().step.is_some());
-        let late = call(&[("reserve", &reserve)], &lengths(&[1])).unwrap_err();
-        assert_eq!(late.code, NnErrorCode::InvalidArgument);
-    }
-
-    /// Inputs, the rows before them, and what the error must be and say.
-    type Wrong = (Vec<(&'static str, Tensor)>, RowLengths, NnErrorCode, &'static str);
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        let ids = i64s(&[1, 2], &[5, 6]);
-        let none = RowLengths::default();
-        let cases: Vec<Wrong> = vec![
-            (vec![], none.clone(), NnErrorCode::InvalidArgument, "input_ids"),
-            (vec![("inputs", ids.clone())], none.clone(), NnErrorCode::InvalidArgument, "inputs"),
-            (
-                vec![("input_ids", ids.clone()), ("input_ids", ids.clone())],
-                none.clone(),
-                NnErrorCode::InvalidArgument,
-                "input_ids is given twice",
-            ),
-            (
-                vec![("input_ids", i64s(&[2], &[1, 2]))],
-                none.clone(),
-                NnErrorCode::InvalidArgument,
-                "[B, S]",
-            ),
-            (
-                vec![("input_ids", i64s(&[1, 0], &[]))],
-                none.clone(),
-                NnErrorCode::InvalidArgument,
-                "[B, S]",
-            ),
-            (
-                vec![("input_ids", i64s(&[1, 3], &[1, 2]))],
-                none.clone(),
-                NnErrorCode::InvalidArgument,
-                "16 bytes",
-            ),
-            (
-                vec![("input_ids", i64s(&[u32::MAX, u32::MAX], &[]))],
-                none.clone(),
-                NnErrorCode::TooLarge,
-                "rows",
-            ),
-            (
-                vec![("input_ids", i32s(&[1]))],
-                none.clone(),
-                NnErrorCode::InvalidArgument,
-                "input_ids",
-            ),
-            (
-                vec![("input_ids", i64s(&[1, 1], &[100]))],
-                none.clone(),
-                NnErrorCode::InvalidArgument,
-                "100",
-            ),
-            (
-                vec![("input_ids", i64s(&[1, 1], &[-1]))],
-                none.clone(),
-                NnErrorCode::InvalidArgument,
-                "-1",
-            ),
-            (
-                vec![("input_ids", i64s(&[1, 11], &[1; 11]))],
-                none.clone(),
-                NnErrorCode::TooLarge,
-                "11",
-            ),
-            (
-                vec![("input_ids", ids.clone())],
-                lengths(&[1, 1]),
-                NnErrorCode::InvalidArgument,
-                "beam_idx",
-            ),
-            (
-                vec![("input_ids", ids.clone()), ("beam_idx", i32s(&[2]))],
-                lengths(&[1, 1]),
-                NnErrorCode::InvalidArgument,
-                "beam_idx",
-            ),
-            (
-                vec![("input_ids", ids.clone()), ("attention_mask", i64s(&[1, 2], &[1, 0]))],
-                none.clone(),
-                NnErrorCode::InvalidArgument,
-                "attention_mask",
-            ),
-            (
-                vec![("input_ids", ids.clone()), ("position_ids", i64s(&[1, 2], &[0, 2]))],
-                none.clone(),
-                NnErrorCode::InvalidArgument,
-                "position_ids",
-            ),
-            (
-                vec![("input_ids", ids.clone()), ("position_ids", i64s(&[1, 2], &[4, 5]))],
-                lengths(&[3]),
-                NnErrorCode::InvalidArgument,
-                "position_ids",
-            ),
-            (
-                vec![("input_ids", ids.clone()), ("logits_to_keep", i64s(&[1], &[-1]))],
-                none.clone(),
-                NnErrorCode::InvalidArgument,
-                "logits_to_keep",
-            ),
-            (vec![("reserve", i64s(&[1], &[11]))], none.clone(), NnErrorCode::TooLarge, "11"),
-            (vec![("reserve", i64s(&[5], &[1; 5]))], none.clone(), NnErrorCode::TooLarge, "5 rows"),
-            (
-                vec![("input_ids", ids.clone())],
-                RowLengths { reserved: Some((1, 1)), ..none.clone() },
-                NnErrorCode::InvalidArgument,
-                "reserved",
-            ),
-        ];
-        for (inputs, lengths, code, words) in &cases {
-            let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
-            let error = call(&inputs, lengths).unwrap_err();
-            assert_eq!(error.code, *code, "{}", error.message);
-            assert!(error.message.contains(words), "{:?} should say {words:?}", error.message);
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,170 @@
+//! The context's rows from step to step, and what the last step brought.
+
+use super::context::{ExecutionContext, Outputs, Step, Wanted};
+use super::prompt::ScoredPrompt;
+use super::row::Row;
+use super::wave::Wave;
+use super::{BackendError, GenerationError, Plan};
+use crate::models::Model;
+use crate::tokenizer::TokenId;
+
+/// A request's context, while its waves go through it.
+pub struct Batch<'a, C> {
+    context: &'a mut C,
+    plan: &'a Plan,
+    model: &'a Model,
+    /// Rows in the context.
+    size: usize,
+    /// Of the wave.
+    prompts: Vec<ScoredPrompt>,
+    /// What came after the wave's prompts: kept for the next wave of the same prompt.
+    prefilled: Outputs,
+    /// What came of the last token of each row.
+    decoded: Outputs,
+    /// Whether the rows have their prompts only.
+    is_fresh: bool,
+}
+
+impl<'a, C: ExecutionContext> Batch<'a, C> {
+    /// A batch without rows.
+    pub fn new(context: &'a mut C, plan: &'a Plan, model: &'a Model) -> Self {
+        Self {
+            context,
+            plan,
+            model,
+            size: 0,
+            prompts: Vec::new(),
+            prefilled: Outputs::default(),
+            decoded: Outputs::default(),
+            is_fresh: false,
+        }
+    }
+
+    /// What the answer tells of the wave's prompts, in their order.
+    pub fn prompts(&self) -> &[ScoredPrompt] {
+        &self.prompts
+    }
+
+    /// What the last step brought.
+    pub fn outputs(&self) -> &Outputs {
+        if self.is_fresh { &self.prefilled } else { &self.decoded }
+    }
+
+    /// Makes each prompt of a wave a row, in their order, unless the context has it from the wave
+    /// before.
+    pub fn prefill(&mut self, wave: &Wave) -> Result<(), GenerationError> {
+        self.is_fresh = true;
+        if wave.goes_on() && self.model.card.rewinds {
+            return Ok(());
+        }
+        let plan = self.plan;
+        let prompts = &plan.prompts[wave.prompts.clone()];
+        self.prompts = prompts.iter().map(ScoredPrompt::unscored).collect();
+        let whole = prompts.iter().map(|prompt| prompt.tokens.as_slice()).collect::<Vec<_>>();
+        let generates = prompts.iter().any(|prompt| prompt.max_tokens > 0);
+        if !plan.scores_prompts() {
+            if generates {
+                self.restart(&whole, self.wanted())?;
+            }
+            return Ok(());
+        }
+        let followed_by = whole.iter().map(|tokens| &tokens[1..]).collect::<Vec<_>>();
+        let alternatives = plan.shown.logprobs.unwrap_or(0);
+        if generates && let Some(read) = plan.read {
+            let top_k = read.max(alternatives);
+            self.restart(&whole, Wanted::Every { top_k, followed_by: &followed_by })?;
+            return self.score(wave, 0);
+        }
+        // Reductions for the prompt, and then the last token for what generation reads.
+        let but_last = whole.iter().map(|tokens| &tokens[..tokens.len() - 1]).collect::<Vec<_>>();
+        let has_rows = but_last.iter().any(|tokens| !tokens.is_empty());
+        if has_rows {
+            let top_k = alternatives.min(self.model.card.vocab_size as usize);
+            self.restart(&but_last, Wanted::Every { top_k, followed_by: &followed_by })?;
+        }
+        self.score(wave, 1)?;
+        if generates {
+            let last = whole.iter().map(|tokens| &tokens[tokens.len() - 1..]).collect::<Vec<_>>();
+            match has_rows {
+                true => self.prefill_step(&last, None, None, self.wanted())?,
+                false => self.restart(&last, self.wanted())?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Scores the wave's prompts, all but whose last `left` tokens have just been computed.
+    fn score(&mut self, wave: &Wave, left: usize) -> Result<(), GenerationError> {
+        let prompts = &self.plan.prompts[wave.prompts.clone()];
+        let reductions = &self.prefilled.reductions;
+        self.prompts = prompts
+            .iter()
+            .enumerate()
+            .map(|(row, prompt)| {
+                let computed = prompt.tokens.len() - left;
+                ScoredPrompt::new(self.plan, prompt, self.model, reductions, row, computed)
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    /// What generation reads of a step.
+    fn wanted(&self) -> Wanted<'static> {
+        match self.plan.read {
+            Some(top_k) => Wanted::Last { top_k },
+            None => Wanted::Logits,
+        }
+    }
+
+    /// Rows of these tokens, instead of those that there are.
+    fn restart(&mut self, tokens: &[&[TokenId]], wanted: Wanted<'_>) -> Result<(), BackendError> {
+        let zeros = vec![0; tokens.len()];
+        let over = (self.size > 0).then_some(zeros.as_slice());
+        self.prefill_step(tokens, over, over, wanted)
+    }
+
+    fn prefill_step(
+        &mut self,
+        tokens: &[&[TokenId]],
+        parents: Option<&[usize]>,
+        starts: Option<&[usize]>,
+        wanted: Wanted<'_>,
+    ) -> Result<(), BackendError> {
+        let step = Step { tokens, parents, starts, wanted };
+        self.context.compute(&step, &mut self.prefilled)?;
+        self.prefilled.check(&step, self.model.card.vocab_size as usize)?;
+        self.size = tokens.len();
+        Ok(())
+    }
+
+    /// Gives each row its last token; rows that aren't among these are dropped.
+    pub fn decode(&mut self, wave: &Wave, rows: &mut [Row<'_>]) -> Result<(), BackendError> {
+        let parents = rows.iter().map(|row| row.place).collect::<Vec<_>>();
+        let same = parents.len() == self.size
+            && parents.iter().enumerate().all(|(at, place)| at == *place);
+        // Every row that the wave before has left begins with the prompt.
+        let back = self.is_fresh && wave.goes_on() && self.model.card.rewinds;
+        let starts =
+            back.then(|| vec![self.plan.prompts[wave.prompts.start].tokens.len(); rows.len()]);
+        if self.is_fresh && wave.candidates.end == self.plan.candidates {
+            // Nobody needs it any more.
+            self.decoded = std::mem::take(&mut self.prefilled);
+        }
+        let last = rows.iter().map(|row| [row.last]).collect::<Vec<[TokenId; 1]>>();
+        let tokens = last.iter().map(<[TokenId; 1]>::as_slice).collect::<Vec<_>>();
+        let step = Step {
+            tokens: &tokens,
+            parents: (!same).then_some(&parents),
+            starts: starts.as_deref(),
+            wanted: self.wanted(),
+        };
+        self.context.compute(&step, &mut self.decoded)?;
+        self.decoded.check(&step, self.model.card.vocab_size as usize)?;
+        self.size = tokens.len();
+        self.is_fresh = false;
+        for (place, row) in rows.iter_mut().enumerate() {
+            row.place = place;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! The fields that say when a completion ends.
+
+use serde_json::Value;
+use spinfer_protocol::ApiError;
+
+use super::{Fields, mismatch};
+use crate::tokenizer::TokenId;
+
+/// The most stop strings that one request may hold.
+pub const MAX_STOPS: usize = 64;
+/// The most stop tokens that one request may hold.
+const MAX_STOP_TOKENS: usize = 1024;
+
+/// What ends a completion, besides its limit.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stopping {
+    /// Texts; none is empty.
+    pub texts: Vec<String>,
+    /// Tokens. Whether the vocabulary has them is still open.
+    pub tokens: Vec<TokenId>,
+    /// Whether the model's own end is passed over.
+    pub ignore_eos: bool,
+    /// Nothing ends a completion before it has so many tokens.
+    pub min_tokens: usize,
+}
+
+impl Stopping {
+    pub(super) fn read(fields: &Fields) -> Result<Self, ApiError> {
+        let min_tokens = fields.integer("min_tokens", 0, i64::MAX)?.unwrap_or(0);
+        Ok(Self {
+            texts: texts(fields)?,
+            tokens: tokens(fields)?,
+            ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
+            min_tokens: usize::try_from(min_tokens).unwrap_or(usize::MAX),
+        })
+    }
+}
+
+fn texts(fields: &Fields) -> Result<Vec<String>, ApiError> {
+    let texts = match fields.get("stop") {
+        None => return Ok(Vec::new()),
+        Some(Value::String(text)) => vec![text.clone()],
+        Some(Value::Array(items)) => {
+            limited("stop", "strings", items.len(), MAX_STOPS)?;
+            items
+                .iter()
+                .enumerate()
+                .map(|(at, item)| match item {
+                    Value::String(text) => Ok(text.clone()),
+                    other => Err(mismatch(&format!("stop[{at}]"), "a string", other)),
+                })
+                .collect::<Result<_, _>>()?
+        }
+        Some(other) => return Err(mismatch("stop", "a string or an array of strings", other)),
+    };
+    if texts.iter().any(String::is_empty) {
+        return Err(ApiError::invalid("stop", "`stop` must not hold an empty string."));
+    }
+    Ok(texts)
+}
+
+fn tokens(fields: &Fields) -> Result<Vec<TokenId>, ApiError> {
+    let ids = fields.typed("stop_token_ids", "an array of token ids", Value::as_array)?;
+    let ids = ids.map_or(&[][..], Vec::as_slice);
+    limited("stop_token_ids", "tokens", ids.len(), MAX_STOP_TOKENS)?;
+    ids.iter()
+        .enumerate()
+        .map(|(at, id)| {
+            let token = id.as_u64().and_then(|id| TokenId::try_from(id).ok());
+            token.ok_or_else(|| mismatch(&format!("stop_token_ids[{at}]"), "a token id", id))
+        })
+        .collect()
+}
+
+fn limited(name: &str, what: &str, found: usize, limit: usize) -> Result<(), ApiError> {
+    if found <= limit {
+        return Ok(());
+    }
+    Err(ApiError::invalid(name, format!("`{name}` holds {found} {what}; the limit is {limit}.")))
+}
