@@ -30,7 +30,7 @@ pub enum Endpoint {
 }
 
 /// How a path's place in the table is compared, and what it leads to.
-enum Path {
+pub(crate) enum Path {
     Exact(&'static str, Endpoint),
     /// The value of this parameter of the query, if it is there, goes to the endpoint.
     Query(&'static str, &'static str, fn(Option<String>) -> Endpoint),
@@ -39,7 +39,7 @@ enum Path {
 }
 
 /// Every path, with the methods it takes as the `Allow` header lists them.
-const ROUTES: &[(&str, Path)] = &[
+pub(crate) const ROUTES: &[(&str, Path)] = &[
     ("POST", Path::Exact("/v1/completions", Endpoint::Completions)),
     ("GET, HEAD", Path::Exact("/v1/models", Endpoint::Models)),
     ("GET, HEAD", Path::Prefix("/v1/models/", Endpoint::Model)),

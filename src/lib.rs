@@ -12,6 +12,8 @@
 //! * [`sampling`]: one row of logits becomes one token;
 //! * [`answer`]: tokens become JSON, or server-sent events.
 //!
+//! [`openapi`] has the document that describes all of it.
+//!
 //! All of this is plain Rust, tested natively. `wasi` is the edge: it alone knows WASI, the SDK and
 //! wasi-nn, and it holds no decisions.
 
@@ -19,6 +21,7 @@ pub mod answer;
 pub mod generation;
 pub mod http;
 pub mod models;
+pub mod openapi;
 pub mod request;
 pub mod sampling;
 pub mod service;

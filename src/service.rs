@@ -6,11 +6,9 @@ use crate::answer::{self, ByteSink, Collector, Events, Head};
 use crate::generation::{self, BackendError, ClientGone, ExecutionContext, GenerationError, Plan};
 use crate::http::Endpoint;
 use crate::models::{Library, Model};
+use crate::openapi;
 use crate::request::{CompletionRequest, DetokenizeRequest, StreamOptions, TokenizeRequest};
 use crate::settings::Settings;
-
-/// What `GET /openapi.json` answers.
-const OPENAPI: &str = include_str!("../openapi.json");
 
 /// What the service takes from where it runs.
 pub trait Platform {
@@ -55,7 +53,7 @@ pub async fn respond<P: Platform>(
         Endpoint::Health => answer::health(),
         Endpoint::Version => answer::version(),
         Endpoint::Providers => answer::providers(library),
-        Endpoint::OpenApi => OPENAPI.to_owned(),
+        Endpoint::OpenApi => openapi::DOCUMENT.to_owned(),
         Endpoint::Tokenize => {
             let request = TokenizeRequest::parse(body)?;
             let model = library.find_or_default(request.model.as_deref(), default)?;

@@ -359,7 +359,7 @@ fn encode(text: &str, param: &str, model: &Model) -> Result<Vec<TokenId>, ApiErr
         return Err(ApiError::context_length_exceeded(
             param,
             format!(
-                "This model's context is {context} tokens; `{param}`, of {} bytes, has at least {fewest}.",
+                "This model's maximum context length is {context} tokens; `{param}`, of {} bytes, has at least {fewest}.",
                 text.len()
             ),
         ));
@@ -379,8 +379,9 @@ fn max_tokens(
 ) -> Result<usize, ApiError> {
     let room = context.saturating_sub(prompt);
     let exceeded = |param, rest: String| {
-        let message =
-            format!("This model's context is {context} tokens; the prompt has {prompt}{rest}.");
+        let message = format!(
+            "This model's maximum context length is {context} tokens; the prompt has {prompt}{rest}."
+        );
         Err(ApiError::context_length_exceeded(param, message))
     };
     match asked {

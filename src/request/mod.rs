@@ -29,7 +29,7 @@ pub const DEFAULT_MAX_TOKENS: u64 = 16;
 pub const MAX_LOGPROBS: usize = 20;
 
 /// The fields that are read, besides `prompt`. Others are ignored.
-const KNOWN: &[&str] = &[
+pub(crate) const KNOWN: &[&str] = &[
     "model",
     "best_of",
     "echo",

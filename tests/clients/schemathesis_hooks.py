@@ -1,11 +1,12 @@
 """Hooks and checks for Schemathesis; schemathesis_run.py sets the environment that they read.
 
-Generated requests are made cheap, and most of them such that they get an answer. Only values that are
-valid are replaced, by other valid ones, so what should be refused still should be.
+Generated requests are made cheap, and most of them such that they get an answer. Only values that
+are valid are replaced, by other valid ones, so what should be refused still should be.
 """
 
 import atexit
 import collections
+import functools
 import json
 import os
 import threading
@@ -83,8 +84,10 @@ def make_answerable(body):
             body[name] = MAX_TOKENS
     if body.get("max_tokens") is None and body.get("max_completion_tokens") is None:
         body["max_tokens"] = MAX_TOKENS
-    if is_integer(body.get("min_tokens"), 1):
-        body["min_tokens"] = 0
+    limit = body.get("max_tokens")
+    limit = body["max_completion_tokens"] if limit is None else limit
+    if is_integer(limit, 0) and is_integer(body.get("min_tokens"), limit + 1):
+        body["min_tokens"] = limit
     if isinstance(body.get("suffix"), str):
         body["suffix"] = ""
     stream = body.get("stream")
@@ -161,10 +164,26 @@ def request_validator(operation, path):
 # Checks.
 
 
+def check(rules):
+    """Registers a check that whatever its function raises is a failure of."""
+
+    @schemathesis.check
+    @functools.wraps(rules)
+    def checked(ctx, response, case):
+        try:
+            rules(response, case)
+        except AssertionError:
+            raise
+        except Exception as error:
+            raise AssertionError(f"{type(error).__name__}: {error}") from error
+
+    return checked
+
+
 def completion(response, case):
     """The request's body, where the answer is a completion."""
-    is_one = case.method == "POST" and case.path == "/v1/completions" and response.status_code == 200
-    return case.body if is_one else None
+    endpoint = (case.method, case.path) == ("POST", "/v1/completions")
+    return case.body if endpoint and response.status_code == 200 else None
 
 
 def is_stream(response):
@@ -178,8 +197,8 @@ def choices(body):
     return int(prompts * (body.get("n") or 1))
 
 
-@schemathesis.check
-def whole(ctx, response, case):
+@check
+def whole(response, case):
     """A completion that isn't a stream has all its choices in order."""
     body = completion(response, case)
     if body is None:
@@ -206,8 +225,8 @@ def check_logprobs(choice, body):
         assert len({len(logprobs[name]) for name in names}) == 1, logprobs
 
 
-@schemathesis.check
-def stream(ctx, response, case):
+@check
+def stream(response, case):
     """A stream is well-formed, its events match the schema, and every choice ends."""
     body = completion(response, case)
     if body is None or not is_stream(response):

@@ -137,3 +137,30 @@ impl Server {
 pub fn joined(chunks: &[Value]) -> String {
     chunks.iter().filter_map(|chunk| chunk["choices"][0]["text"].as_str()).collect()
 }
+
+/// The choices that a stream's chunks make up, in their order: texts and lists are joined, and of
+/// other values the last that isn't null counts.
+pub fn join_choices(chunks: &[Value]) -> Vec<Value> {
+    let mut joined = Vec::new();
+    for choice in chunks.iter().filter_map(|chunk| chunk["choices"].get(0)) {
+        let index = choice["index"].as_u64().expect("an index") as usize;
+        joined.resize(joined.len().max(index + 1), Value::Null);
+        join(&mut joined[index], choice.clone());
+        joined[index]["index"] = index.into();
+    }
+    joined
+}
+
+fn join(into: &mut Value, more: Value) {
+    match (into, more) {
+        (Value::Object(into), Value::Object(more)) => {
+            for (name, value) in more {
+                join(into.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(into), Value::Array(more)) => into.extend(more),
+        (Value::String(into), Value::String(more)) => into.push_str(&more),
+        (_, Value::Null) => {}
+        (into, more) => *into = more,
+    }
+}

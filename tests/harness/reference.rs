@@ -40,13 +40,17 @@ impl Reference {
 
     /// A context of `sequences` sequences of 1,024 tokens.
     pub fn context(&self, sequences: u32) -> Context {
+        self.context_with_outputs(sequences, 16)
+    }
+
+    fn context_with_outputs(&self, sequences: u32, outputs: u32) -> Context {
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let params = ContextParams {
             cells: 1024 * sequences,
             sequences,
             batch: BATCH as u32,
             micro_batch: BATCH as u32,
-            outputs: 16,
+            outputs,
             unified: false,
             threads,
         };
@@ -96,10 +100,91 @@ impl Reference {
         greedy
     }
 
+    /// The continuation of a prompt up to `length` tokens in all, by the likeliest tokens that don't
+    /// end it: without the prompt.
+    pub fn forced(&self, prompt: &[Token], length: usize) -> Vec<Token> {
+        let ends = self.model.end_of_generation();
+        let mut context = self.context(1);
+        let mut logits = self.append(&mut context, 0, prompt);
+        let mut tokens = Vec::new();
+        while prompt.len() + tokens.len() < length {
+            for &end in &ends {
+                logits[end as usize] = f32::NEG_INFINITY;
+            }
+            let token = best(&logits).0;
+            tokens.push(token);
+            logits = self.append(&mut context, 0, &[token]);
+        }
+        tokens
+    }
+
+    /// The logits after each of the tokens, computed in one chunk.
+    pub fn every_logits(&self, tokens: &[Token]) -> Vec<Vec<f32>> {
+        assert!(tokens.len() <= BATCH, "one chunk");
+        let mut context = self.context_with_outputs(1, tokens.len() as u32);
+        let mut batch = Batch::new();
+        for (position, &token) in tokens.iter().enumerate() {
+            batch.push(token, position as u32, 0, true);
+        }
+        context.decode(&batch).expect("decodes");
+        (0..tokens.len()).map(|index| context.logits(index).expect("logits").to_vec()).collect()
+    }
+
+    /// The largest difference of logits between what is computed alone and what is computed with
+    /// others: the prompts in one batch, then a few steps of all.
+    pub fn what_batching_moves(&self, prompts: &[Vec<Token>]) -> f32 {
+        let moved = |alone: &[f32], batched: &[f32]| {
+            alone.iter().zip(batched).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+        };
+        let mut together = self.context(prompts.len() as u32);
+        let mut singles: Vec<_> = prompts.iter().map(|_| self.context(1)).collect();
+        let mut batch = Batch::new();
+        let mut ends = Vec::new();
+        for (sequence, ids) in prompts.iter().enumerate() {
+            for (position, &id) in ids.iter().enumerate() {
+                batch.push(id, position as u32, sequence as i32, position == ids.len() - 1);
+            }
+            ends.push((batch.len() - 1, self.append(&mut singles[sequence], 0, ids)));
+        }
+        together.decode(&batch).expect("decodes");
+        let mut most = 0.0f32;
+        let mut next = Vec::new();
+        for (end, alone) in &ends {
+            most = most.max(moved(alone, together.logits(*end).expect("logits")));
+            next.push(best(alone).0);
+        }
+        for _ in 0..16 {
+            let mut batch = Batch::new();
+            for (sequence, &token) in next.iter().enumerate() {
+                batch.push(token, together.length(sequence as i32), sequence as i32, true);
+            }
+            together.decode(&batch).expect("decodes");
+            for (sequence, token) in next.iter_mut().enumerate() {
+                let alone = self.append(&mut singles[sequence], 0, &[*token]);
+                most = most.max(moved(&alone, together.logits(sequence).expect("logits")));
+                *token = best(&alone).0;
+            }
+        }
+        most
+    }
+
+    /// The bytes of one token, a control token's included.
+    pub fn piece(&self, token: Token) -> Vec<u8> {
+        self.model.detokenize(&[token], false, true)
+    }
+
     /// The text of generated tokens.
     pub fn text(&self, tokens: &[Token]) -> String {
         String::from_utf8_lossy(&self.model.detokenize(tokens, false, false)).into_owned()
     }
+}
+
+/// The log-softmax of a row, in f64.
+pub fn log_softmax(logits: &[f32]) -> Vec<f64> {
+    let highest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let above = |&logit: &f32| f64::from(logit) - f64::from(highest);
+    let sum: f64 = logits.iter().map(|logit| above(logit).exp()).sum();
+    logits.iter().map(|logit| above(logit) - sum.ln()).collect()
 }
 
 /// The token of the highest logit (the lowest id of equals), and how far it is above the second.

@@ -107,7 +107,7 @@ fn drop_missing(vocabulary: &Vocabulary<'_>) -> Option<Value> {
         .filter(|&byte| occurs_in_utf8(byte))
         .map(byte_char)
         .filter(|&letter| vocabulary.id(letter.encode_utf8(&mut [0; 4])).is_none())
-        .map(|letter| format!("\\u{{{:X}}}", u32::from(letter)))
+        .map(|letter| format!("\\x{{{:X}}}", u32::from(letter)))
         .collect();
     (!missing.is_empty()).then(|| {
         json!({"type": "Split", "pattern": {"Regex": format!("[{missing}]")},

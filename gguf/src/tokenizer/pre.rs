@@ -111,24 +111,24 @@ const LLAMA3: &str = llama_like!(r"\p{N}{1,3}");
 const QWEN2: &str = llama_like!(r"\p{N}");
 const DEEPSEEK3: &str = deepseek_words!(r"[\r\n]*|\s*[\r\n]+");
 const UP_TO_THREE_DIGITS: &str = r"\p{N}{1,3}";
-const HAN_AND_KANA: &str = r"[一-龥\u{3040}-ゟ゠-ヿ]+";
+const HAN_AND_KANA: &str = r"[一-龥\x{3040}-ゟ゠-ヿ]+";
 /// Without the spaces that the range holds: llama.cpp turns those into an ordinary one first.
-const CJK: &str = r"[[一-龥\u{800}-一가-\u{D7FF}]&&[^\s]]+";
+const CJK: &str = r"[[一-龥\x{800}-一가-\x{D7FF}]&&[^\s]]+";
 const LINE_BREAK: &str = r"[\r\n]";
 const FINNISH_WORDS: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
 const DEEPSEEK_LETTERS: &str = concat!(
     r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕ",
-    r"Ἐ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u{1F7D}ᾀ-ᾴᾶ-ᾼ\u{1FBE}ῂ-ῄῆ-ῌῐ-\u{1FD3}ῖ-\u{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ",
-    r"\u{2126}ℨ\u{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲",
+    r"Ἐ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\x{1F7D}ᾀ-ᾴᾶ-ᾼ\x{1FBE}ῂ-ῄῆ-ῌῐ-\x{1FD3}ῖ-\x{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ",
+    r"\x{2126}ℨ\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲",
     r"𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
 );
 /// The last range begins behind the ideographic space, for the same reason.
-const DEEPSEEK_PUNCTUATION: &str = r"\s?[!-/:-~！-／：-～‘-‟\u{3001}-。]+";
+const DEEPSEEK_PUNCTUATION: &str = r"\s?[!-/:-~！-／：-～‘-‟\x{3001}-。]+";
 const YOUTU_SCRIPTS: &str =
-    r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-\u{303F}︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u{3040}-ゟ゠-ヿ]+";
+    r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-\x{303F}︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\x{3040}-ゟ゠-ヿ]+";
 const AFMOE_SCRIPTS: &str = concat!(
-    r"[一-\u{9FFF}㐀-䶿豈-\u{FAFF}\u{3040}-ゟ゠-ヿ･-ﾟ⼀-\u{2FDF}เ-\u{E7F}\u{E80}-\u{EFF}ក-\u{17FF}",
-    r"က-႟ꩠ-ꩿꧠ-\u{A9FF}가-\u{D7AF}ᄀ-ᇿ]+"
+    r"[一-\x{9FFF}㐀-䶿豈-\x{FAFF}\x{3040}-ゟ゠-ヿ･-ﾟ⼀-\x{2FDF}เ-\x{E7F}\x{E80}-\x{EFF}ក-\x{17FF}",
+    r"က-႟ꩠ-ꩿꧠ-\x{A9FF}가-\x{D7AF}ᄀ-ᇿ]+"
 );
 const JAIS2: &str = concat!(
     contractions!(),

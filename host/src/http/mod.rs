@@ -1,9 +1,10 @@
 //! HTTP: connections ([`server`]), what happens to a request before and after its instance
-//! ([`service`]), who may ask ([`access`]), the instance itself ([`worker`]), and the answer's way
-//! back ([`body`]).
+//! ([`service`]), who may ask ([`access`]), the instance itself ([`worker`]), the answer's way
+//! back ([`body`]), and what is left of a request that nobody reads ([`drain`]).
 
 pub mod access;
 pub mod body;
+pub mod drain;
 pub mod server;
 pub mod service;
 pub mod worker;

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures::channel::oneshot;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Method, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -20,12 +20,16 @@ use wasmtime_wasi_http::Error as WasiHttpError;
 
 use super::access::{self, Access};
 use super::body::{AnswerBody, InstanceBody, KEEP_ALIVE, full};
+use super::drain::Drained;
 use super::worker::Served;
 use crate::app::App;
 use crate::nn::wit::ComputeObserver;
 
 /// Where a client finds the id of its request, and may give its own.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The methods that `/metrics` takes.
+const METRICS_METHODS: &str = "GET, HEAD";
 
 /// The longest id that is taken from a client, in characters.
 const LONGEST_REQUEST_ID: usize = 128;
@@ -79,6 +83,7 @@ impl Service {
         };
         let origin = access::origin(request.headers());
         let component = self.app.route(request.uri().path()).map(|route| route.component.as_str());
+        let request = request.map(Drained::new);
         let mut answer = match self.dispatch(request, component, log.clone()).await {
             Ok(answer) => answer,
             Err(error) => {
@@ -96,13 +101,17 @@ impl Service {
 
     async fn dispatch(
         &self,
-        request: http::Request<Incoming>,
+        request: http::Request<Drained<Incoming>>,
         component: Option<&str>,
         log: Log,
     ) -> Result<Answer, ApiError> {
         self.access.check_host(&request)?;
         let path = request.uri().path();
-        if request.method() == Method::GET && path == "/metrics" {
+        if path == "/metrics" {
+            if ![Method::GET, Method::HEAD].contains(request.method()) {
+                let method = request.method().as_str();
+                return Err(ApiError::method_not_allowed(method, path, METRICS_METHODS));
+            }
             log.line(200, 0, None);
             return self.metrics();
         }
@@ -154,7 +163,7 @@ impl Service {
 /// Lets a fresh instance answer.
 async fn run(
     component: Arc<Served>,
-    request: http::Request<Incoming>,
+    request: http::Request<Drained<Incoming>>,
     log: Log,
     permit: Option<OwnedSemaphorePermit>,
 ) -> Result<Answer, ApiError> {
@@ -223,6 +232,10 @@ fn error_answer(error: &ApiError) -> Answer {
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(seconds) = error.retry_after {
         answer.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    if error.status == 405 {
+        // The host has one path of its own that refuses methods.
+        answer.headers_mut().insert(ALLOW, HeaderValue::from_static(METRICS_METHODS));
     }
     answer
 }

@@ -16,8 +16,8 @@ pub struct Outputs {
 
 #[derive(Debug, PartialEq)]
 enum Kind {
-    /// `[B, K, V]`.
-    Logits { vocab_size: u32, logits: Vec<f32> },
+    /// `[B, K, V]`, as the bytes of a tensor: at this size, a copy counts.
+    Logits { vocab_size: u32, logits: Vec<u8> },
     Reductions {
         top: Option<Top>,
         gather: Option<Gather>,
@@ -55,7 +55,7 @@ impl Outputs {
         let cells = rows as usize * keep as usize;
         let kind = match &step.wanted {
             Wanted::Logits => {
-                Kind::Logits { vocab_size, logits: vec![0.0; cells * vocab_size as usize] }
+                Kind::Logits { vocab_size, logits: vec![0; cells * vocab_size as usize * 4] }
             }
             Wanted::Reductions { top_k, gather } => Kind::Reductions {
                 top: top_k.map(|k| Top {
@@ -81,7 +81,8 @@ impl Outputs {
     pub fn put(&mut self, cell: usize, row: &[f32], scratch: &mut Scratch) {
         match &mut self.kind {
             Kind::Logits { logits, .. } => {
-                logits[cell * row.len()..(cell + 1) * row.len()].copy_from_slice(row);
+                let bytes: &[u8] = bytemuck::cast_slice(row);
+                logits[cell * bytes.len()..(cell + 1) * bytes.len()].copy_from_slice(bytes);
             }
             Kind::Reductions { top, gather, log_sum_exp } => {
                 if let Some(Top { k, ids, logits }) = top {
@@ -113,7 +114,9 @@ impl Outputs {
         };
         match self.kind {
             Kind::Logits { vocab_size, logits } => {
-                vec![floats(names::LOGITS, &[rows, keep, vocab_size], &logits)]
+                let dimensions = vec![rows, keep, vocab_size];
+                let tensor = Tensor { dimensions, element: Element::Fp32, data: logits };
+                vec![(names::LOGITS.to_owned(), tensor)]
             }
             Kind::Reductions { top, gather, log_sum_exp } => {
                 let mut tensors = vec![floats(names::LOGSUMEXP, &[rows, keep], &log_sum_exp)];

@@ -1,0 +1,138 @@
+//! Many rows: prompts × choices, in waves, with the prompt computed once.
+
+use serde_json::{Value, json};
+use spinfer_tests::server::{Server, Setup};
+
+use crate::{MODEL, PROMPTS, SERVER, alone, greedy, with};
+
+fn texts(server: &Server, body: &Value) -> Vec<String> {
+    let answer = server.complete(body);
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let json = answer.json();
+    let choices = json["choices"].as_array().unwrap();
+    for (at, choice) in choices.iter().enumerate() {
+        assert_eq!(choice["index"], at);
+    }
+    choices.iter().map(|choice| choice["text"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_hundred_and_twenty_eight_choices_of_one_prompt() {
+    let _alone = alone();
+    let body = with(&greedy("The capital of France is", 3), json!({"n": 128}));
+    let all = texts(&SERVER, &body);
+    assert_eq!(all.len(), 128);
+    let alone = SERVER.complete(&greedy("The capital of France is", 3)).completion();
+    assert!(all.iter().all(|text| *text == alone), "greedy choices are all the same");
+    let sampled = json!({"n": 128, "temperature": 2, "seed": 9});
+    let mut all = texts(&SERVER, &with(&body, sampled));
+    all.sort();
+    all.dedup();
+    assert!(all.len() > 100, "sampled ones differ: {}", all.len());
+}
+
+#[test]
+fn thirty_two_prompts_of_unequal_length_with_two_choices_each() {
+    let _alone = alone();
+    let prompts: Vec<String> = (0..32)
+        .map(|at| format!("{}{at} ", PROMPTS[at % PROMPTS.len()].repeat(at % 5 + 1)))
+        .collect();
+    let body = json!({
+        "model": MODEL, "prompt": prompts, "n": 2, "max_tokens": 6, "temperature": 0,
+    });
+    let all = texts(&SERVER, &body);
+    assert_eq!(all.len(), 64);
+    for (at, prompt) in prompts.iter().enumerate() {
+        assert_eq!(all[2 * at], all[2 * at + 1]);
+        // Ragged rows are the same sequences, in another batch.
+        if at % 8 == 0 {
+            assert_eq!(all[2 * at], SERVER.complete(&greedy(prompt, 6)).completion(), "{prompt:?}");
+        }
+    }
+    let usage = SERVER.complete(&body).json()["usage"].clone();
+    let counted: usize = prompts
+        .iter()
+        .map(|prompt| {
+            let body = json!({"prompt": prompt}).to_string();
+            let answer = SERVER.post("/tokenize", "application/json", body.as_bytes());
+            answer.json()["count"].as_u64().unwrap() as usize
+        })
+        .sum();
+    assert_eq!(usage["prompt_tokens"], counted, "each prompt once");
+}
+
+/// The tokens that the backend computes for a request.
+fn computed(body: &Value) -> u64 {
+    let count = || {
+        SERVER.metric("spinfer_prefill_tokens_total") + SERVER.metric("spinfer_decode_tokens_total")
+    };
+    let before = count();
+    assert_eq!(SERVER.complete(body).status, 200);
+    count() - before
+}
+
+#[test]
+fn eight_choices_cost_one_prefill() {
+    let _alone = alone();
+    let ids: Vec<u32> = (0..1000).map(|at| 1000 + at % 97).collect();
+    let base = json!({"model": MODEL, "prompt": ids, "max_tokens": 4, "ignore_eos": true});
+    // The last token of each choice is never computed.
+    assert_eq!(computed(&with(&base, json!({"n": 8}))), 1000 + 8 * 3);
+    assert_eq!(computed(&with(&base, json!({"n": 2, "best_of": 8}))), 1000 + 8 * 3);
+    // More choices than rows: the prompt is still there for the next wave.
+    assert_eq!(computed(&with(&base, json!({"n": 40}))), 1000 + 40 * 3);
+    // Scoring and generating together compute each token once, too.
+    let scored = json!({"n": 2, "echo": true, "logprobs": 0});
+    assert_eq!(computed(&with(&base, scored)), 1000 + 2 * 3);
+}
+
+/// The most memory that a server of its own has held at any time, in bytes, after each request.
+fn peaks(model: &str, bodies: &[Value]) -> Vec<u64> {
+    let setup = Setup { ai_models: vec![model.into()], ..Setup::default() };
+    let server = Server::start(&setup);
+    let pid = server.pid();
+    let peak = || {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("its peak");
+        let kib: u64 = line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).unwrap();
+        kib << 10
+    };
+    bodies
+        .iter()
+        .map(|body| {
+            let answer = server.complete(&with(body, json!({"model": model})));
+            assert_eq!(answer.status, 200, "{}", answer.text);
+            peak()
+        })
+        .collect()
+}
+
+/// What a request takes beyond one row must not grow with the vocabulary by more than the rows'
+/// logits.
+#[test]
+fn a_large_vocabulary_takes_no_more_than_its_rows_of_logits() {
+    let _alone = alone();
+    const ROWS: u64 = 16;
+    let one = json!({"prompt": "The capital of France is", "max_tokens": 2, "ignore_eos": true});
+    let bodies = [
+        with(&one, json!({"max_tokens": 1})),
+        // Two whole rows of logits: all buffers have been used by then.
+        one.clone(),
+        // All rows of the context, whose whole logits are read.
+        with(&one, json!({"n": ROWS, "max_tokens": 3})),
+        // Many positions, which are reduced in the host.
+        with(
+            &one,
+            json!({"prompt": vec!["a b c d e f g h ".repeat(20); 16], "echo": true, "logprobs": 5, "temperature": 0}),
+        ),
+    ];
+    for (model, vocabulary) in [(MODEL, 49_152u64), ("gemma-3-270m", 262_144)] {
+        let peaks = peaks(model, &bodies);
+        let row = vocabulary * 4;
+        println!(
+            "{model}: peaks of {:?} MiB; 16 rows of logits are {} MiB",
+            peaks.iter().map(|peak| peak >> 20).collect::<Vec<_>>(),
+            (ROWS * row) >> 20
+        );
+    }
+}
