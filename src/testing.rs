@@ -11,7 +11,7 @@ use spinfer_protocol::{Backend, FimTokens, ModelCard, tensor};
 
 use crate::answer::ByteSink;
 use crate::generation::{
-    BackendError, BackendErrorKind, ClientGone, ExecutionContext, Outputs, Step, Wanted,
+    BackendError, BackendErrorKind, ClientGone, ExecutionContext, Logits, Outputs, Step, Wanted,
 };
 use crate::models::{Library, Model};
 use crate::service::Platform;
@@ -246,12 +246,8 @@ impl ExecutionContext for FakeContext {
         assert!(fits, "within the reservation: {lengths:?} in {room:?}");
         match step.wanted {
             Wanted::Logits => {
-                outputs.logits.vocab_size = VOCAB_SIZE;
-                outputs.logits.values = logits
-                    .iter()
-                    .flat_map(|row| row.last().expect("a new token"))
-                    .copied()
-                    .collect();
+                let last = logits.iter().flat_map(|row| row.last().expect("a new token"));
+                outputs.logits = Logits::from((last.copied().collect(), VOCAB_SIZE));
             }
             Wanted::Last { top_k } | Wanted::Every { top_k, .. } => {
                 let followed_by = match step.wanted {

@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use spinfer_gguf::tokenizer::{self, TokenizerFacts};
 use spinfer_gguf::{Header, ModelInfo};
 use spinfer_llama::{ContextParams, ModelParams};
-use spinfer_protocol::{Backend, ModelCard};
+use spinfer_protocol::{Backend, ModelCard, tensor};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 
@@ -319,7 +319,7 @@ fn card(model: &ModelFolder, facts: TokenizerFacts, graph: &GgmlGraph) -> ModelC
         aliases: model.settings.aliases.clone(),
         created: created(&model.weights()),
         backend: Backend::Ggml,
-        inputs: ggml::INPUTS.map(str::to_owned).to_vec(),
+        inputs: tensor::OPTIONAL_INPUTS.map(str::to_owned).to_vec(),
         rewinds: limits.rewinds,
         context: limits.context,
         max_rows: limits.max_rows,

@@ -38,3 +38,7 @@ pub const LOGSUMEXP: &str = "logsumexp";
 
 /// The most tokens that [`TOP_K`] may ask for.
 pub const MOST_TOP_K: u32 = 256;
+
+/// All inputs beyond [`INPUT_IDS`].
+pub const OPTIONAL_INPUTS: [&str; 7] =
+    [ATTENTION_MASK, POSITION_IDS, BEAM_IDX, LOGITS_TO_KEEP, RESERVE, TOP_K, GATHER_IDS];

@@ -51,7 +51,7 @@ impl Head {
     pub(super) fn choice<'a>(&'a self, part: &'a Part, is_chunk: bool) -> Choice<'a> {
         let pieces = self.model.tokenizer.pieces();
         let logprobs = Logprobs::new(&part.tokens, pieces);
-        let whole = || (!is_chunk).then(Logprobs::empty);
+        let whole = || (!is_chunk).then(Logprobs::default);
         let generated = || part.tokens.iter().filter(|token| token.is_generated);
         Choice {
             index: part.index,

@@ -11,7 +11,7 @@ use crate::generation::{Score, Token};
 use crate::tokenizer::{Pieces, TokenId};
 
 /// The log-probabilities of tokens.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Logprobs<'a> {
     /// Each token that has a log-probability: not a prompt's first one.
     content: Vec<Content<'a>>,
@@ -78,14 +78,7 @@ impl<'a> TopMap<'a> {
 impl<'a> Logprobs<'a> {
     /// The object for the tokens that have scores; `None` when there are none.
     pub fn new(tokens: &[Token], pieces: &'a Pieces) -> Option<Self> {
-        let mut object = Self {
-            content: Vec::new(),
-            refusal: None,
-            tokens: Vec::new(),
-            token_logprobs: Vec::new(),
-            top_logprobs: Vec::new(),
-            text_offset: Vec::new(),
-        };
+        let mut object = Self::default();
         for token in tokens {
             let Some(score) = &token.score else { continue };
             object.tokens.push(key(pieces, token.id));
@@ -109,18 +102,6 @@ impl<'a> Logprobs<'a> {
             });
         }
         (!object.tokens.is_empty()).then_some(object)
-    }
-
-    /// The object of a choice without tokens.
-    pub fn empty() -> Self {
-        Self {
-            content: Vec::new(),
-            refusal: None,
-            tokens: Vec::new(),
-            token_logprobs: Vec::new(),
-            top_logprobs: Vec::new(),
-            text_offset: Vec::new(),
-        }
     }
 }
 

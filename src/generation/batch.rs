@@ -148,7 +148,7 @@ impl<'a, C: ExecutionContext> Batch<'a, C> {
             back.then(|| vec![self.plan.prompts[wave.prompts.start].tokens.len(); rows.len()]);
         if self.is_fresh && wave.candidates.end == self.plan.candidates {
             // Nobody needs it any more.
-            self.decoded = std::mem::take(&mut self.prefilled);
+            self.prefilled = Outputs::default();
         }
         let last = rows.iter().map(|row| [row.last]).collect::<Vec<[TokenId; 1]>>();
         let tokens = last.iter().map(<[TokenId; 1]>::as_slice).collect::<Vec<_>>();

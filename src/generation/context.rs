@@ -65,7 +65,7 @@ pub enum Wanted<'a> {
     },
 }
 
-/// What a step has brought; memory is used again by the next.
+/// What a step has brought.
 #[derive(Debug, Default)]
 pub struct Outputs {
     /// For [`Wanted::Logits`].
@@ -77,16 +77,55 @@ pub struct Outputs {
 /// One row of logits for each row of a batch.
 #[derive(Debug, Default)]
 pub struct Logits {
-    /// All values, row after row.
-    pub values: Vec<f32>,
+    storage: Storage,
     /// The values of one row.
     pub vocab_size: usize,
 }
 
+#[derive(Debug)]
+enum Storage {
+    /// As they came, and where a float may be.
+    Bytes(Vec<u8>),
+    Floats(Vec<f32>),
+}
+
+impl Default for Storage {
+    fn default() -> Self {
+        Self::Floats(Vec::new())
+    }
+}
+
 impl Logits {
+    /// Logits from their little-endian bytes, which are not copied where they lie as floats must.
+    pub fn from_bytes(bytes: Vec<u8>, vocab_size: usize) -> Self {
+        let in_place =
+            cfg!(target_endian = "little") && bytemuck::try_cast_slice::<u8, f32>(&bytes).is_ok();
+        let storage = if in_place {
+            Storage::Bytes(bytes)
+        } else {
+            let (elements, _) = bytes.as_chunks::<4>();
+            Storage::Floats(elements.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+        };
+        Self { storage, vocab_size }
+    }
+
+    /// All values, row after row.
+    pub fn values(&self) -> &[f32] {
+        match &self.storage {
+            Storage::Bytes(bytes) => bytemuck::cast_slice(bytes),
+            Storage::Floats(floats) => floats,
+        }
+    }
+
     /// The logits of one row.
     pub fn row(&self, row: usize) -> &[f32] {
-        &self.values[row * self.vocab_size..][..self.vocab_size]
+        &self.values()[row * self.vocab_size..][..self.vocab_size]
+    }
+}
+
+impl From<(Vec<f32>, usize)> for Logits {
+    fn from((values, vocab_size): (Vec<f32>, usize)) -> Self {
+        Self { storage: Storage::Floats(values), vocab_size }
     }
 }
 
@@ -135,7 +174,7 @@ impl Outputs {
             Wanted::Logits if self.logits.vocab_size != vocab_size => {
                 ("logits in a row", self.logits.vocab_size, vocab_size)
             }
-            Wanted::Logits => ("logits", self.logits.values.len(), rows * vocab_size),
+            Wanted::Logits => ("logits", self.logits.values().len(), rows * vocab_size),
             Wanted::Last { top_k } | Wanted::Every { top_k, .. } => {
                 let reductions = &self.reductions;
                 let cells = rows * step.positions();
@@ -159,5 +198,20 @@ impl Outputs {
             kind: BackendErrorKind::Failed,
             message: format!("expected {expected} {name} for {rows} rows, found {found}"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logits_are_the_same_as_bytes_and_as_floats() {
+        let values = [1.5_f32, -2.0, 3.25, 0.0];
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+        for logits in [Logits::from_bytes(bytes, 2), Logits::from((values.to_vec(), 2))] {
+            assert_eq!(logits.values(), values);
+            assert_eq!(logits.row(1), [3.25, 0.0]);
+        }
     }
 }

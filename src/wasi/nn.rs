@@ -4,7 +4,7 @@ use spinfer_protocol::tensor;
 use wasi_nn::{ErrorCode, Graph, Tensor};
 
 use crate::generation::{
-    BackendError, BackendErrorKind, ExecutionContext, Outputs, Reductions, Step, Wanted,
+    BackendError, BackendErrorKind, ExecutionContext, Logits, Outputs, Reductions, Step, Wanted,
 };
 
 /// A context in the host.
@@ -26,20 +26,21 @@ impl ExecutionContext for Context {
     }
 
     fn compute(&mut self, step: &Step<'_>, outputs: &mut Outputs) -> Result<(), BackendError> {
-        let found = self.0.compute(inputs(step)).map_err(backend_error)?;
-        let found = Found(found);
+        // What there was goes first: at any time, there is one row of logits for each row.
+        *outputs = Outputs::default();
+        let found = Found(self.0.compute(inputs(step)).map_err(backend_error)?);
         let rows = step.tokens.len() as u32;
         match step.wanted {
             Wanted::Logits => {
-                let logits = &mut outputs.logits;
-                let shape = found.read_f32(tensor::LOGITS, &mut logits.values)?;
-                let [found, 1, vocab_size] = shape[..] else {
+                let tensor = found.get(tensor::LOGITS)?;
+                let [found, 1, vocab_size] = tensor.dimensions()[..] else {
                     return Err(failed("the output `logits` isn't of the shape [B, 1, V]"));
                 };
                 if found != rows {
                     return Err(failed("the output `logits` has another number of rows"));
                 }
-                logits.vocab_size = vocab_size as usize;
+                let bytes = tensor.f32_bytes().map_err(backend_error)?;
+                outputs.logits = Logits::from_bytes(bytes, vocab_size as usize);
                 Ok(())
             }
             Wanted::Last { .. } => found.reductions(&mut outputs.reductions, false),
@@ -56,25 +57,21 @@ impl Found {
         self.0.get(name).ok_or_else(|| failed(&format!("there is no output `{name}`")))
     }
 
-    /// Reads an output and returns its shape.
-    fn read_f32(&self, name: &str, values: &mut Vec<f32>) -> Result<Vec<u32>, BackendError> {
-        let tensor = self.get(name)?;
-        tensor.read_f32(values).map_err(backend_error)?;
-        Ok(tensor.dimensions())
+    fn floats(&self, name: &str) -> Result<Vec<f32>, BackendError> {
+        self.get(name)?.to_f32().map_err(backend_error)
     }
 
     fn reductions(&self, into: &mut Reductions, gathered: bool) -> Result<(), BackendError> {
-        let shape = self.read_f32(tensor::TOP_LOGITS, &mut into.top_logits)?;
-        let [_, positions, top_k] = shape[..] else {
+        let [_, positions, top_k] = self.get(tensor::TOP_LOGITS)?.dimensions()[..] else {
             return Err(failed("the output `top_logits` isn't of the shape [B, K, k]"));
         };
         into.positions = positions as usize;
         into.top_k = top_k as usize;
-        self.get(tensor::TOP_IDS)?.read_i32(&mut into.top_ids).map_err(backend_error)?;
-        self.read_f32(tensor::LOGSUMEXP, &mut into.log_sum_exp)?;
-        into.gathered.clear();
+        into.top_logits = self.floats(tensor::TOP_LOGITS)?;
+        into.top_ids = self.get(tensor::TOP_IDS)?.to_i32().map_err(backend_error)?;
+        into.log_sum_exp = self.floats(tensor::LOGSUMEXP)?;
         if gathered {
-            self.read_f32(tensor::GATHERED, &mut into.gathered)?;
+            into.gathered = self.floats(tensor::GATHERED)?;
         }
         Ok(())
     }

@@ -11,8 +11,7 @@
 //! let ids = wasi_nn::Tensor::from_i64(&[1, 3], &[504, 3575, 282]);
 //! let outputs = context.compute(vec![("input_ids", ids)])?;
 //! let logits = outputs.get("logits").expect("named so by the convention");
-//! let mut values = Vec::new();
-//! logits.read_f32(&mut values)?;
+//! let values = logits.to_f32()?;
 //! # Ok(())
 //! # }
 //! ```

@@ -39,26 +39,30 @@ impl Tensor {
         self.0.dimensions()
     }
 
-    /// Replaces what is in `values` with the tensor's elements; its memory is used again.
+    /// The elements of an FP32 tensor, as bytes: little-endian, four each.
     ///
     /// # Errors
     ///
     /// `invalid-encoding` when the tensor isn't FP32, or its data isn't a whole number of elements.
-    pub fn read_f32(&self, values: &mut Vec<f32>) -> Result<(), Error> {
-        self.read(TensorType::Fp32, values, f32::from_le_bytes)
+    pub fn f32_bytes(&self) -> Result<Vec<u8>, Error> {
+        self.bytes(TensorType::Fp32)
     }
 
-    /// Like [`Tensor::read_f32`], for I32.
-    pub fn read_i32(&self, values: &mut Vec<i32>) -> Result<(), Error> {
-        self.read(TensorType::I32, values, i32::from_le_bytes)
+    /// The elements of an FP32 tensor. Errors as for [`Tensor::f32_bytes`].
+    pub fn to_f32(&self) -> Result<Vec<f32>, Error> {
+        let bytes = self.bytes(TensorType::Fp32)?;
+        let (elements, _) = bytes.as_chunks::<4>();
+        Ok(elements.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }
 
-    fn read<T>(
-        &self,
-        expected: TensorType,
-        values: &mut Vec<T>,
-        element: fn([u8; 4]) -> T,
-    ) -> Result<(), Error> {
+    /// The elements of an I32 tensor. Errors as for [`Tensor::f32_bytes`].
+    pub fn to_i32(&self) -> Result<Vec<i32>, Error> {
+        let bytes = self.bytes(TensorType::I32)?;
+        let (elements, _) = bytes.as_chunks::<4>();
+        Ok(elements.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect())
+    }
+
+    fn bytes(&self, expected: TensorType) -> Result<Vec<u8>, Error> {
         let ty = self.0.ty();
         if ty != expected {
             return Err(Error::new(
@@ -67,15 +71,12 @@ impl Tensor {
             ));
         }
         let data = self.0.data();
-        let (elements, rest) = data.as_chunks::<4>();
-        if !rest.is_empty() {
+        if !data.len().is_multiple_of(4) {
             return Err(Error::new(
                 ErrorCode::InvalidEncoding,
                 format!("{} bytes are not a whole number of {expected:?} elements", data.len()),
             ));
         }
-        values.clear();
-        values.extend(elements.iter().map(|bytes| element(*bytes)));
-        Ok(())
+        Ok(data)
     }
 }

@@ -59,7 +59,7 @@ impl Work {
     fn first(self) -> u64 {
         match self {
             Work::Serve => 3_000_000_000,
-            Work::Test => 5_000_000_000,
+            Work::Test => 8_000_000_000,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Tensors as the host holds them.
 
+use std::sync::Arc;
+
 use super::NnError;
 
 /// The type of a tensor's elements.
@@ -33,19 +35,24 @@ pub struct Tensor {
     pub dimensions: Vec<u32>,
     /// The type of the elements.
     pub element: Element,
-    /// The elements.
-    pub data: Vec<u8>,
+    /// The elements; shared, since they may be many and are never changed.
+    pub data: Arc<Vec<u8>>,
 }
 
 /// A tensor and the name of the input or output that it is.
 pub type NamedTensor = (String, Tensor);
 
 impl Tensor {
+    /// A tensor of bytes that are checked when they are read.
+    pub fn new(dimensions: Vec<u32>, element: Element, data: Vec<u8>) -> Self {
+        Self { dimensions, element, data: Arc::new(data) }
+    }
+
     /// A tensor of floats. `data` must have as many as the dimensions say.
     pub fn from_f32(dimensions: Vec<u32>, data: &[f32]) -> Self {
         debug_assert_eq!(dimensions.iter().map(|&d| d as usize).product::<usize>(), data.len());
         let data = bytemuck::cast_slice(data).to_vec();
-        Self { dimensions, element: Element::Fp32, data }
+        Self::new(dimensions, Element::Fp32, data)
     }
 
     /// The number of elements, if the data's length agrees with the dimensions.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use wasmtime::StoreContextMut;
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
 
 use super::{Element, ExecutionContext, Graph, NnError, NnErrorCode, Registry, Tensor};
@@ -68,12 +69,28 @@ impl HasData for HasNn {
     type Data<'a> = NnView<'a>;
 }
 
+/// As the WIT names it.
+const TENSOR_INTERFACE: &str = "wasi:nn/tensor@0.2.0-rc-2024-10-28";
+
 /// Gives components `wasi:nn`.
 pub fn add_to_linker<T: NnState>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
     tensor::add_to_linker::<T, HasNn>(linker, T::nn)?;
+    share_data(linker)?;
     graph::add_to_linker::<T, HasNn>(linker, T::nn)?;
     inference::add_to_linker::<T, HasNn>(linker, T::nn)?;
     errors::add_to_linker::<T, HasNn>(linker, T::nn)
+}
+
+/// Replaces `tensor.data` by one that writes the elements into the guest's memory from where they
+/// are: what is generated from the WIT would need a copy of its own first.
+fn share_data<T: NnState>(linker: &mut Linker<T>) -> wasmtime::Result<()> {
+    linker.allow_shadowing(true);
+    let data = |mut store: StoreContextMut<'_, T>, (tensor,): (Resource<Tensor>,)| {
+        Ok((store.data_mut().nn().table.get(&tensor)?.data.clone(),))
+    };
+    linker.instance(TENSOR_INTERFACE)?.func_wrap("[method]tensor.data", data)?;
+    linker.allow_shadowing(false);
+    Ok(())
 }
 
 impl NnView<'_> {
@@ -97,7 +114,7 @@ impl tensor::HostTensor for NnView<'_> {
         ty: tensor::TensorType,
         data: Vec<u8>,
     ) -> wasmtime::Result<Resource<Tensor>> {
-        Ok(self.table.push(Tensor { dimensions, element: ty.into(), data })?)
+        Ok(self.table.push(Tensor::new(dimensions, ty.into(), data))?)
     }
 
     fn dimensions(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<Vec<u32>> {
@@ -109,7 +126,8 @@ impl tensor::HostTensor for NnView<'_> {
     }
 
     fn data(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<Vec<u8>> {
-        Ok(self.table.get(&tensor)?.data.clone())
+        // Shadowed by `share_data`.
+        Ok(self.table.get(&tensor)?.data.to_vec())
     }
 
     fn drop(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<()> {

@@ -123,19 +123,9 @@ pub fn read(
 type Inputs<'a> = BTreeMap<&'a str, &'a Tensor>;
 
 fn by_name<'a>(inputs: &'a [(String, &'a Tensor)]) -> Result<Inputs<'a>, NnError> {
-    const KNOWN: [&str; 8] = [
-        names::INPUT_IDS,
-        names::ATTENTION_MASK,
-        names::POSITION_IDS,
-        names::BEAM_IDX,
-        names::LOGITS_TO_KEEP,
-        names::RESERVE,
-        names::TOP_K,
-        names::GATHER_IDS,
-    ];
     let mut found = Inputs::new();
     for (name, tensor) in inputs {
-        if !KNOWN.contains(&name.as_str()) {
+        if name != names::INPUT_IDS && !names::OPTIONAL_INPUTS.contains(&name.as_str()) {
             return Err(NnError::invalid_argument(format!("unknown input {name:?}")));
         }
         if found.insert(name, tensor).is_some() {

@@ -4,19 +4,19 @@ use super::*;
 const LIMITS: Limits = Limits { vocab_size: 100, context: 10, max_rows: 4, rewinds: true };
 
 fn i64s(dimensions: &[u32], values: &[i64]) -> Tensor {
-    Tensor {
-        dimensions: dimensions.to_vec(),
-        element: Element::I64,
-        data: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-    }
+    Tensor::new(
+        dimensions.to_vec(),
+        Element::I64,
+        values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+    )
 }
 
 fn i32s(values: &[i32]) -> Tensor {
-    Tensor {
-        dimensions: vec![values.len() as u32],
-        element: Element::I32,
-        data: values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-    }
+    Tensor::new(
+        vec![values.len() as u32],
+        Element::I32,
+        values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+    )
 }
 
 fn call(inputs: &[(&str, &Tensor)], lengths: &RowLengths) -> Result<Call, NnError> {

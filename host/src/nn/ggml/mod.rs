@@ -18,7 +18,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use spinfer_llama::{Context, ContextParams, LoadError, Model, ModelParams};
-use spinfer_protocol::tensor as names;
 use tokio::sync::oneshot;
 
 use super::convention::{self, Limits, RowLengths};
@@ -27,17 +26,6 @@ use message::{ContextId, Message};
 pub use metrics::{GgmlMetrics, ModelMetrics};
 pub use scheduler::DEFAULT_GATHER;
 use scheduler::Scheduler;
-
-/// The inputs of the convention, beyond `input_ids`, that this backend takes.
-pub const INPUTS: [&str; 7] = [
-    names::ATTENTION_MASK,
-    names::POSITION_IDS,
-    names::BEAM_IDX,
-    names::LOGITS_TO_KEEP,
-    names::RESERVE,
-    names::TOP_K,
-    names::GATHER_IDS,
-];
 
 /// How a model is run.
 #[derive(Debug, Clone, PartialEq, Eq)]

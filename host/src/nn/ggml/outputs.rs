@@ -115,7 +115,7 @@ impl Outputs {
         match self.kind {
             Kind::Logits { vocab_size, logits } => {
                 let dimensions = vec![rows, keep, vocab_size];
-                let tensor = Tensor { dimensions, element: Element::Fp32, data: logits };
+                let tensor = Tensor::new(dimensions, Element::Fp32, logits);
                 vec![(names::LOGITS.to_owned(), tensor)]
             }
             Kind::Reductions { top, gather, log_sum_exp } => {
@@ -124,7 +124,7 @@ impl Outputs {
                     let dimensions = vec![rows, keep, k];
                     let data = bytemuck::cast_slice(&ids).to_vec();
                     tensors.push(floats(names::TOP_LOGITS, &dimensions, &logits));
-                    let ids = Tensor { dimensions, element: Element::I32, data };
+                    let ids = Tensor::new(dimensions, Element::I32, data);
                     tensors.push((names::TOP_IDS.to_owned(), ids));
                 }
                 if let Some(Gather { logits, .. }) = gather {

@@ -6,7 +6,7 @@ use spinfer_llama::Batch;
 use spinfer_tests::models::weights;
 
 use super::*;
-use crate::nn::NnErrorCode;
+use crate::nn::{Element, NnErrorCode};
 
 const PROMPT: &str =
     "The history of the railway begins with wagonways in the mines of Europe, where";
@@ -109,19 +109,13 @@ fn tokenize(text: &str) -> Vec<i64> {
 }
 
 fn i64s(dimensions: &[usize], values: &[i64]) -> Tensor {
-    Tensor {
-        dimensions: dimensions.iter().map(|&size| size as u32).collect(),
-        element: Element::I64,
-        data: bytemuck::cast_slice(values).to_vec(),
-    }
+    let dimensions = dimensions.iter().map(|&size| size as u32).collect();
+    Tensor::new(dimensions, Element::I64, bytemuck::cast_slice(values).to_vec())
 }
 
 fn i32s(values: &[i32]) -> Tensor {
-    Tensor {
-        dimensions: vec![values.len() as u32],
-        element: Element::I32,
-        data: bytemuck::cast_slice(values).to_vec(),
-    }
+    let data = bytemuck::cast_slice(values).to_vec();
+    Tensor::new(vec![values.len() as u32], Element::I32, data)
 }
 
 /// One call; the logits of the last position of each row.
