@@ -23,6 +23,8 @@ pub trait Platform {
     fn random(&self) -> u64;
     /// Unix seconds.
     fn now(&self) -> u64;
+    /// What tells callers apart, and nothing else about them: equal for equal callers.
+    fn caller(&self) -> Vec<u8>;
 }
 
 /// A successful answer.
@@ -96,7 +98,7 @@ async fn completions<P: Platform>(
 ) -> Result<Reply<P::Context>, ApiError> {
     let request = CompletionRequest::parse(body)?;
     let model = platform.library().find(&request.model)?;
-    let plan = Plan::new(&request, model, settings, platform.random())?;
+    let plan = Plan::new(&request, model, settings, platform.random(), platform.caller())?;
     let context = reserve(&plan, model, platform).map_err(|error| error.to_api(&request.model))?;
     let head = Head {
         id: format!("cmpl-{:016x}{:016x}", platform.random(), platform.random()),

@@ -170,6 +170,9 @@ pub fn letters(tokens: &[TokenId]) -> Vec<f32> {
     logits
 }
 
+/// What a fake model that caches has of every request.
+pub const CACHED_TOKENS: usize = 2;
+
 /// A context that keeps to the convention, and panics where its user doesn't.
 #[derive(Debug)]
 pub struct FakeContext {
@@ -220,6 +223,11 @@ impl ExecutionContext for FakeContext {
             self.rows = parents.iter().map(|parent| self.rows[*parent].clone()).collect();
         } else if self.rows.is_empty() {
             self.rows = vec![vec![]; step.tokens.len()];
+        }
+        outputs.cached_tokens = 0;
+        if let Some(salt) = step.cache_salt {
+            assert_eq!((salt, self.steps), (&[7][..], 1), "the caller's, in the first step");
+            outputs.cached_tokens = CACHED_TOKENS;
         }
         assert_eq!(self.rows.len(), step.tokens.len(), "a row of tokens for each row");
         assert!(self.rows.len() <= reserved.len());
@@ -296,8 +304,8 @@ fn reduce(
     }
 }
 
-/// A platform with the models `m` (byte-level), `fallback`, and `fim` (which fills gaps); all follow one
-/// rule.
+/// A platform with the models `m` (byte-level), `fallback`, `fim` (which fills gaps) and `caching`; all
+/// follow one rule.
 pub struct FakePlatform {
     library: &'static Library,
     rule: Rule,
@@ -312,7 +320,9 @@ impl FakePlatform {
     pub fn new(rule: Rule) -> Self {
         let fallback = Model { card: card("fallback"), tokenizer: byte_fallback() };
         let fim = Model { card: fim_card("fim"), tokenizer: byte_level() };
-        let library = Library::from_models(vec![model(), fallback, fim]);
+        let mut caching = Model { card: card("caching"), tokenizer: byte_level() };
+        caching.card.inputs.push(tensor::CACHE_SALT.into());
+        let library = Library::from_models(vec![model(), fallback, fim, caching]);
         Self {
             library: Box::leak(Box::new(library)),
             rule,
@@ -331,7 +341,7 @@ impl Platform for FakePlatform {
     }
 
     fn open(&self, model: &str) -> Result<FakeContext, BackendError> {
-        assert!(["m", "fallback", "fim"].contains(&model));
+        assert!(["m", "fallback", "fim", "caching"].contains(&model));
         match self.open_error.take() {
             Some(error) => Err(error),
             None => Ok(FakeContext {
@@ -348,6 +358,10 @@ impl Platform for FakePlatform {
 
     fn now(&self) -> u64 {
         1_800_000_000
+    }
+
+    fn caller(&self) -> Vec<u8> {
+        vec![7]
     }
 }
 

@@ -36,6 +36,8 @@ pub struct NnConfig {
     pub max_rows: u32,
     /// The most tokens of one step.
     pub batch: u32,
+    /// Whether prompts may begin with what earlier requests of the same caller have computed.
+    pub prefix_cache: bool,
     /// Requests at a time; one more is answered with 429.
     pub requests_in_flight: u32,
     /// How many seconds a request waits for room before it is answered with 429.
@@ -52,6 +54,7 @@ impl Default for NnConfig {
             sequences: 16,
             max_rows: 16,
             batch: 512,
+            prefix_cache: true,
             requests_in_flight: 256,
             longest_wait: 10.0,
         }

@@ -299,6 +299,7 @@ fn settings(
             threads: config.threads,
         },
         max_rows: config.max_rows,
+        prefix_cache: config.prefix_cache,
         longest_wait: config.longest_wait(),
         gather: ggml::DEFAULT_GATHER,
     })

@@ -39,6 +39,21 @@ pub const LOGSUMEXP: &str = "logsumexp";
 /// The most tokens that [`TOP_K`] may ask for.
 pub const MOST_TOP_K: u32 = 256;
 
+/// In, U8 `[n]`, in the first call with tokens: these rows may begin with what earlier contexts of this
+/// component have computed under the same salt, and later ones with what these rows hold. Absent: nothing
+/// is shared. Positions whose outputs are asked for are computed in any case.
+pub const CACHE_SALT: &str = "cache_salt";
+/// Out, I64 `[B]`, with [`CACHE_SALT`]: how many of each row's tokens were there already.
+pub const CACHED_TOKENS: &str = "cached_tokens";
+
 /// All inputs beyond [`INPUT_IDS`].
-pub const OPTIONAL_INPUTS: [&str; 7] =
-    [ATTENTION_MASK, POSITION_IDS, BEAM_IDX, LOGITS_TO_KEEP, RESERVE, TOP_K, GATHER_IDS];
+pub const OPTIONAL_INPUTS: [&str; 8] = [
+    ATTENTION_MASK,
+    POSITION_IDS,
+    BEAM_IDX,
+    LOGITS_TO_KEEP,
+    RESERVE,
+    TOP_K,
+    GATHER_IDS,
+    CACHE_SALT,
+];

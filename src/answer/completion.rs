@@ -104,6 +104,13 @@ struct UsageObject {
     prompt_tokens: usize,
     completion_tokens: usize,
     total_tokens: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_tokens_details: Option<PromptTokensDetails>,
+}
+
+#[derive(Serialize)]
+struct PromptTokensDetails {
+    cached_tokens: usize,
 }
 
 impl From<Usage> for UsageObject {
@@ -112,6 +119,9 @@ impl From<Usage> for UsageObject {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
             total_tokens: usage.prompt_tokens + usage.completion_tokens,
+            prompt_tokens_details: usage
+                .cached_tokens
+                .map(|cached_tokens| PromptTokensDetails { cached_tokens }),
         }
     }
 }
@@ -222,7 +232,7 @@ mod tests {
         for delta in deltas {
             block_on(collector.send(delta)).unwrap();
         }
-        let usage = Usage { prompt_tokens: 3, completion_tokens: 4 };
+        let usage = Usage { prompt_tokens: 3, completion_tokens: 4, cached_tokens: None };
         serde_json::from_str(&collector.into_body(head, usage)).unwrap()
     }
 

@@ -1,5 +1,7 @@
 //! The context's rows from step to step, and what the last step brought.
 
+use spinfer_protocol::tensor;
+
 use super::context::{ExecutionContext, Outputs, Step, Wanted};
 use super::prompt::ScoredPrompt;
 use super::row::Row;
@@ -23,6 +25,7 @@ pub struct Batch<'a, C> {
     decoded: Outputs,
     /// Whether the rows have their prompts only.
     is_fresh: bool,
+    cached_tokens: usize,
 }
 
 impl<'a, C: ExecutionContext> Batch<'a, C> {
@@ -37,7 +40,13 @@ impl<'a, C: ExecutionContext> Batch<'a, C> {
             prefilled: Outputs::default(),
             decoded: Outputs::default(),
             is_fresh: false,
+            cached_tokens: 0,
         }
+    }
+
+    /// How many tokens of prompts were not computed, since earlier requests had.
+    pub fn cached_tokens(&self) -> usize {
+        self.cached_tokens
     }
 
     /// What the answer tells of the wave's prompts, in their order.
@@ -130,9 +139,12 @@ impl<'a, C: ExecutionContext> Batch<'a, C> {
         starts: Option<&[usize]>,
         wanted: Wanted<'_>,
     ) -> Result<(), BackendError> {
-        let step = Step { tokens, parents, starts, wanted };
+        let shares = self.size == 0 && self.model.card.takes(tensor::CACHE_SALT);
+        let cache_salt = shares.then_some(self.plan.cache_salt.as_slice());
+        let step = Step { tokens, parents, starts, wanted, cache_salt };
         self.context.compute(&step, &mut self.prefilled)?;
         self.prefilled.check(&step, self.model.card.vocab_size as usize)?;
+        self.cached_tokens += self.prefilled.cached_tokens;
         self.size = tokens.len();
         Ok(())
     }
@@ -157,6 +169,7 @@ impl<'a, C: ExecutionContext> Batch<'a, C> {
             parents: (!same).then_some(&parents),
             starts: starts.as_deref(),
             wanted: self.wanted(),
+            cache_salt: None,
         };
         self.context.compute(&step, &mut self.decoded)?;
         self.decoded.check(&step, self.model.card.vocab_size as usize)?;

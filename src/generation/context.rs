@@ -27,6 +27,8 @@ pub struct Step<'a> {
     pub starts: Option<&'a [usize]>,
     /// What is to come of it.
     pub wanted: Wanted<'a>,
+    /// In the first step: with whom the rows may be shared. `None`: with nobody.
+    pub cache_salt: Option<&'a [u8]>,
 }
 
 impl Step<'_> {
@@ -72,6 +74,8 @@ pub struct Outputs {
     pub logits: Logits,
     /// For the others.
     pub reductions: Reductions,
+    /// With a salt: how many of the step's tokens were not computed, since an earlier request had.
+    pub cached_tokens: usize,
 }
 
 /// One row of logits for each row of a batch.

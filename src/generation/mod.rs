@@ -22,6 +22,7 @@ mod wave;
 use std::future::Future;
 
 use spinfer_logits::Candidate;
+use spinfer_protocol::tensor;
 
 pub use context::{ExecutionContext, Logits, Outputs, Reductions, Step, Wanted};
 pub use error::{BackendError, BackendErrorKind, ClientGone, GenerationError};
@@ -70,6 +71,8 @@ pub struct Token {
 pub struct Usage {
     /// Each prompt once, with what was put before it.
     pub prompt_tokens: usize,
+    /// Those of them that earlier requests had computed; `None` where nobody knows.
+    pub cached_tokens: Option<usize>,
     /// All tokens that were generated, those that ended a choice included.
     pub completion_tokens: usize,
 }
@@ -87,7 +90,7 @@ pub async fn run<C: ExecutionContext, S: Sink>(
     context: &mut C,
     sink: &mut S,
 ) -> Result<Usage, GenerationError> {
-    let mut usage = Usage { prompt_tokens: plan.prompt_tokens(), completion_tokens: 0 };
+    let mut usage = Usage { prompt_tokens: plan.prompt_tokens(), ..Usage::default() };
     let mut reader = Reader::new(plan);
     let mut batch = Batch::new(context, plan, model);
     for wave in &plan.waves {
@@ -113,6 +116,7 @@ pub async fn run<C: ExecutionContext, S: Sink>(
             }
         }
     }
+    usage.cached_tokens = model.card.takes(tensor::CACHE_SALT).then(|| batch.cached_tokens());
     Ok(usage)
 }
 

@@ -68,16 +68,19 @@ pub struct Plan {
     pub shown: Shown,
     /// How many of the likeliest tokens are read at each step; `None`: all of them.
     pub read: Option<usize>,
+    /// Which caller's prompts may begin with each other's.
+    pub cache_salt: Vec<u8>,
 }
 
 impl Plan {
     /// Tokenizes the prompts and checks them against the model. `random_seed` is for requests
-    /// without a seed.
+    /// without a seed; `cache_salt` stands for the caller.
     pub fn new(
         request: &CompletionRequest,
         model: &Model,
         settings: &Settings,
         random_seed: u64,
+        cache_salt: Vec<u8>,
     ) -> Result<Self, ApiError> {
         check_count(request, settings)?;
         let shown = Shown {
@@ -117,6 +120,7 @@ impl Plan {
             stops: stops(request, card),
             read: read(request, card),
             shown,
+            cache_salt,
         };
         plan.check_answer(settings, card)?;
         Ok(plan)
@@ -410,7 +414,7 @@ mod tests {
             body["max_tokens"] = max_tokens.into();
         }
         let request = CompletionRequest::parse(body.to_string().as_bytes()).unwrap();
-        Plan::new(&request, model, &Settings::default(), 9)
+        Plan::new(&request, model, &Settings::default(), 9, vec![])
     }
 
     fn tokens(model: &Model, prompt: &str) -> Vec<TokenId> {

@@ -47,6 +47,7 @@ fn plan(prompts: &[(&str, usize)], choices: usize, temperature: f64) -> Plan {
         seed: 5,
         stops: Stops { tokens: vec![0, 2], ..Stops::default() },
         shown: Shown::default(),
+        cache_salt: vec![],
     }
 }
 
@@ -75,7 +76,7 @@ fn rows_do_not_disturb_each_other() {
     let prompts = [("a", 9), ("bcd", 2), ("ef", 5)];
     for temperature in [0.0, 1.0] {
         let (together, usage, steps) = generate(&plan(&prompts, 2, temperature), letters);
-        assert_eq!(usage, Usage { prompt_tokens: 6, completion_tokens: 32 });
+        assert_eq!(usage, Usage { prompt_tokens: 6, completion_tokens: 32, cached_tokens: None });
         assert_eq!(steps, 9);
         for (i, prompt) in prompts.iter().enumerate() {
             let (alone, ..) = generate(&plan(&[*prompt], 2, temperature), letters);

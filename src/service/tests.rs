@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::generation::BackendErrorKind;
-use crate::testing::{FakeBody, FakePlatform, block_on, byte, certain, letters};
+use crate::testing::{CACHED_TOKENS, FakeBody, FakePlatform, block_on, byte, certain, letters};
 use crate::tokenizer::TokenId;
 
 /// Continues every prompt with `Hi 🦀!` and the end of the sequence; prompts end with `>`.
@@ -277,14 +277,14 @@ fn the_other_endpoints() {
     let list = get(Endpoint::Models);
     assert_eq!(list["object"], "list");
     assert_eq!(
-        list["data"][2],
+        list["data"][3],
         json!({
             "id": "m", "object": "model", "created": 1_700_000_000, "owned_by": "spinfer", "root": "m",
             "max_model_len": 256,
             "custom_metadata": {"provider_id": "ggml", "provider_resource_id": "m", "model_type": "llm"},
         })
     );
-    assert_eq!(get(Endpoint::Model("m".into())), list["data"][2]);
+    assert_eq!(get(Endpoint::Model("m".into())), list["data"][3]);
     let unknown = respond(Endpoint::Model("x".into()), b"", &settings, &platform);
     let error = block_on(unknown).unwrap_err();
     assert_eq!((error.status, error.code), (404, Some("model_not_found")));
@@ -675,4 +675,18 @@ fn obfuscation_is_noise_of_no_particular_length() {
     noises.sort();
     noises.dedup();
     assert!(noises.len() > 2, "{noises:?}");
+}
+
+#[test]
+fn what_was_not_computed_is_told() {
+    let platform = FakePlatform::new(letters);
+    // Two prompts, in two waves and in one; the later waves begin anew.
+    for n in [1, 3] {
+        let fields = json!({"model": "caching", "prompt": ["abcd", "efgh"], "n": n});
+        let usage = whole(&platform, &fields)["usage"].clone();
+        assert_eq!(usage["prompt_tokens_details"], json!({"cached_tokens": CACHED_TOKENS}));
+        assert_eq!(usage["prompt_tokens"], 8);
+    }
+    let plain = whole(&platform, &json!({}))["usage"].clone();
+    assert!(plain.get("prompt_tokens_details").is_none());
 }

@@ -9,6 +9,7 @@ mod response;
 use std::path::Path;
 use std::sync::OnceLock;
 
+use sha2::{Digest, Sha256};
 use spin_sdk::http::{HeaderMap, Request};
 use spin_sdk::http_service;
 use spin_sdk::variables;
@@ -59,7 +60,8 @@ async fn answer(request: Request, settings: &Settings) -> Result<Reply<nn::Conte
         true => body::read(&head.headers, body, settings.max_body_bytes).await?,
         false => Vec::new(),
     };
-    Ok(service::respond(endpoint, &body, settings, &Wasi).await?)
+    let key = header(&head.headers, "authorization");
+    Ok(service::respond(endpoint, &body, settings, &Wasi { key }).await?)
 }
 
 fn refuse(refused: &RouteError, mut headers: response::Headers) -> Response {
@@ -99,8 +101,11 @@ fn log(error: &ApiError) {
     }
 }
 
-/// The platform that a host with WASI and wasi-nn is.
-struct Wasi;
+/// The platform that a host with WASI and wasi-nn is, for one request.
+struct Wasi {
+    /// The request's `authorization`.
+    key: Option<String>,
+}
 
 impl Platform for Wasi {
     type Context = nn::Context;
@@ -119,6 +124,11 @@ impl Platform for Wasi {
 
     fn now(&self) -> u64 {
         u64::try_from(system_clock::now().seconds).unwrap_or(0)
+    }
+
+    fn caller(&self) -> Vec<u8> {
+        // The host need not know the key to tell it from others.
+        self.key.as_ref().map_or_else(Vec::new, |key| Sha256::digest(key).to_vec())
     }
 }
 

@@ -1,7 +1,7 @@
 //! [`ExecutionContext`] over wasi-nn, by the convention for causal language models.
 
 use spinfer_protocol::tensor;
-use wasi_nn::{ErrorCode, Graph, Tensor};
+use wasi_nn::{ErrorCode, Graph, Tensor, TensorType};
 
 use crate::generation::{
     BackendError, BackendErrorKind, ExecutionContext, Logits, Outputs, Reductions, Step, Wanted,
@@ -29,6 +29,10 @@ impl ExecutionContext for Context {
         // What there was goes first: at any time, there is one row of logits for each row.
         *outputs = Outputs::default();
         let found = Found(self.0.compute(inputs(step)).map_err(backend_error)?);
+        if step.cache_salt.is_some() {
+            let cached = found.get(tensor::CACHED_TOKENS)?.to_i64().map_err(backend_error)?;
+            outputs.cached_tokens = cached.into_iter().map(|count| count.max(0) as usize).sum();
+        }
         let rows = step.tokens.len() as u32;
         match step.wanted {
             Wanted::Logits => {
@@ -111,6 +115,10 @@ fn inputs(step: &Step<'_>) -> Vec<(&'static str, Tensor)> {
         Wanted::Logits | Wanted::Last { .. } => 1,
         Wanted::Every { .. } => width as i64,
     };
+    if let Some(salt) = step.cache_salt {
+        let salt = Tensor::new(&[salt.len() as u32], TensorType::U8, salt.to_vec());
+        inputs.push((tensor::CACHE_SALT, salt));
+    }
     inputs.push((tensor::LOGITS_TO_KEEP, Tensor::from_i64(&[1], &[keep])));
     if let Wanted::Last { top_k } | Wanted::Every { top_k, .. } = step.wanted {
         inputs.push((tensor::TOP_K, Tensor::from_i32(&[1], &[top_k as i32])));

@@ -98,6 +98,15 @@ impl Server {
         self.post("/v1/completions", "application/json", body.to_string().as_bytes())
     }
 
+    /// The same with a bearer token.
+    pub fn complete_as(&self, key: &str, body: &Value) -> Answer {
+        let request = agent()
+            .post(format!("{}/v1/completions", self.url))
+            .header("content-type", "application/json")
+            .header("authorization", format!("Bearer {key}"));
+        read(request.send(body.to_string().as_bytes()).expect("an answer"))
+    }
+
     /// The same with `"stream": true`: the data of the events one by one, as they come, until the
     /// stream's end. `[DONE]` is the last.
     pub fn stream(&self, body: &Value) -> impl Iterator<Item = String> + use<> {

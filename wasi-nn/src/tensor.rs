@@ -55,6 +55,13 @@ impl Tensor {
         Ok(elements.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }
 
+    /// The elements of an I64 tensor. Errors as for [`Tensor::f32_bytes`].
+    pub fn to_i64(&self) -> Result<Vec<i64>, Error> {
+        let bytes = self.bytes(TensorType::I64)?;
+        let (elements, _) = bytes.as_chunks::<8>();
+        Ok(elements.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
+    }
+
     /// The elements of an I32 tensor. Errors as for [`Tensor::f32_bytes`].
     pub fn to_i32(&self) -> Result<Vec<i32>, Error> {
         let bytes = self.bytes(TensorType::I32)?;
@@ -71,7 +78,8 @@ impl Tensor {
             ));
         }
         let data = self.0.data();
-        if !data.len().is_multiple_of(4) {
+        let size = if expected == TensorType::I64 { 8 } else { 4 };
+        if !data.len().is_multiple_of(size) {
             return Err(Error::new(
                 ErrorCode::InvalidEncoding,
                 format!("{} bytes are not a whole number of {expected:?} elements", data.len()),

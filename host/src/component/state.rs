@@ -78,6 +78,7 @@ impl InstanceState {
             wasi.preopened_dir(models, "/models", FsPerms::ReadOnly)?;
         }
         let nn = NnCtx {
+            component: "".into(),
             registry: Registry::default(),
             allowed: Arc::default(),
             observer: Arc::new(()),

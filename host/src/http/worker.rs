@@ -85,6 +85,7 @@ impl Served {
     ) -> wasmtime::Result<()> {
         let computes = timings.clone() as Arc<dyn ComputeObserver>;
         let nn = NnCtx {
+            component: self.grants.component.clone(),
             registry: self.registry.clone(),
             allowed: self.ai_models.clone(),
             observer: computes,

@@ -15,10 +15,10 @@ pub enum Graph {
 }
 
 impl Graph {
-    /// An empty batch of sequences.
-    pub fn init_context(&self) -> ExecutionContext {
+    /// An empty batch of sequences of that component.
+    pub fn init_context(&self, component: Arc<str>) -> ExecutionContext {
         match self {
-            Self::Ggml(graph) => ExecutionContext::Ggml(graph.init_context()),
+            Self::Ggml(graph) => ExecutionContext::Ggml(graph.init_context(component)),
         }
     }
 }

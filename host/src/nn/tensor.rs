@@ -89,6 +89,12 @@ impl Tensor {
         Ok(chunks.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
     }
 
+    /// The elements of a U8 tensor.
+    pub fn to_u8(&self, name: &str) -> Result<Vec<u8>, NnError> {
+        self.expect(name, Element::U8)?;
+        Ok(self.data.to_vec())
+    }
+
     /// The elements of an I32 tensor.
     pub fn to_i32(&self, name: &str) -> Result<Vec<i32>, NnError> {
         self.expect(name, Element::I32)?;

@@ -29,6 +29,8 @@ use bindings::wasi::nn::{errors, graph, inference, tensor};
 
 /// What one instance has of `wasi:nn`.
 pub struct NnCtx {
+    /// The component's id.
+    pub component: Arc<str>,
     /// The models.
     pub registry: Registry,
     /// Those that this component may use.
@@ -163,7 +165,7 @@ impl graph::HostGraph for NnView<'_> {
         &mut self,
         graph: Resource<Graph>,
     ) -> wasmtime::Result<Result<Resource<ExecutionContext>, Resource<NnError>>> {
-        let context = self.table.get(&graph)?.init_context();
+        let context = self.table.get(&graph)?.init_context(self.ctx.component.clone());
         Ok(Ok(self.table.push(context)?))
     }
 

@@ -12,6 +12,9 @@ use super::{NnError, Tensor};
 /// The most bytes of outputs that one call may ask for.
 const MOST_OUTPUT_BYTES: u64 = 512 << 20;
 
+/// The most bytes of a cache salt.
+const LONGEST_SALT: u32 = 256;
+
 /// What of a model and its context a call is checked against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -43,6 +46,8 @@ pub struct Call {
     pub reserve: Option<Vec<u32>>,
     /// The tokens to append; none in a call that only reserves.
     pub step: Option<Step>,
+    /// With whom the rows may be shared.
+    pub cache_salt: Option<Vec<u8>>,
 }
 
 /// Tokens to append to each row.
@@ -117,7 +122,11 @@ pub fn read(
         None if reserve.is_some() && inputs.len() == 1 => None,
         None => return Err(NnError::invalid_argument("input_ids is missing")),
     };
-    Ok(Call { reserve, step })
+    let cache_salt = match inputs.get(names::CACHE_SALT) {
+        Some(tensor) => Some(read_salt(tensor)?),
+        None => None,
+    };
+    Ok(Call { reserve, step, cache_salt })
 }
 
 type Inputs<'a> = BTreeMap<&'a str, &'a Tensor>;
@@ -164,6 +173,14 @@ fn read_reserve(
             Err(_) => Err(NnError::invalid_argument(format!("reserve: {length} is no length"))),
         })
         .collect()
+}
+
+fn read_salt(tensor: &Tensor) -> Result<Vec<u8>, NnError> {
+    let name = names::CACHE_SALT;
+    expect_shape(name, tensor, &format!("[n] with n up to {LONGEST_SALT}"), |shape| {
+        shape.len() == 1 && shape[0] <= LONGEST_SALT
+    })?;
+    tensor.to_u8(name)
 }
 
 /// Rows and tokens stay within what was reserved, so that running requests never wait for each other.

@@ -64,6 +64,19 @@ fn reductions_come_instead_of_logits() {
 }
 
 #[test]
+fn a_salt_says_with_whom_rows_are_shared() {
+    let ids = i64s(&[1, 2], &[0, 7]);
+    let salt = Tensor::new(vec![3], Element::U8, vec![1, 2, 3]);
+    let salted = call(&[("input_ids", &ids), ("cache_salt", &salt)], &RowLengths::default());
+    assert_eq!(salted.unwrap().cache_salt, Some(vec![1, 2, 3]));
+    let plain = call(&[("input_ids", &ids)], &RowLengths::default());
+    assert_eq!(plain.unwrap().cache_salt, None);
+    let long = Tensor::new(vec![257], Element::U8, vec![0; 257]);
+    let error = call(&[("input_ids", &ids), ("cache_salt", &long)], &RowLengths::default());
+    assert_eq!(error.unwrap_err().code, NnErrorCode::InvalidArgument);
+}
+
+#[test]
 fn every_row_can_begin_anew() {
     let ids = i64s(&[2, 1], &[5, 6]);
     let positions = i64s(&[2, 1], &[0, 0]);
@@ -110,7 +123,7 @@ fn positions_below_the_length_rewind() {
 fn a_reservation_may_come_alone_or_with_tokens() {
     let reserve = i64s(&[2], &[10, 4]);
     let alone = call(&[("reserve", &reserve)], &RowLengths::default()).unwrap();
-    assert_eq!(alone, Call { reserve: Some(vec![10, 4]), step: None });
+    assert_eq!(alone, Call { reserve: Some(vec![10, 4]), step: None, cache_salt: None });
     let ids = i64s(&[1, 1], &[5]);
     let both = call(&[("reserve", &reserve), ("input_ids", &ids)], &RowLengths::default());
     assert!(both.unwrap().step.is_some());

@@ -2,7 +2,8 @@
 //!
 //! A context is admitted with all the sequences it will ever need, so running requests never wait
 //! for each other. Waiting ones are served in their order: whoever is first waits until the pool has
-//! enough for it, and nobody overtakes, so a large request is not starved by small ones. Pure.
+//! enough for it, and nobody overtakes, so a large request is not starved by small ones. Of the free
+//! sequences, those that were released the longest ago are taken first. Pure.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -23,14 +24,15 @@ pub struct Waiting<T> {
 /// The free sequences and the queue for them.
 #[derive(Debug)]
 pub struct Admission<T> {
-    free: Vec<SequenceId>,
+    /// The least recently used first.
+    free: VecDeque<SequenceId>,
     queue: VecDeque<Waiting<T>>,
 }
 
 impl<T> Admission<T> {
     /// A pool of the sequences `0..count`, all free.
     pub fn new(count: u32) -> Self {
-        Self { free: (0..count as SequenceId).rev().collect(), queue: VecDeque::new() }
+        Self { free: (0..count as SequenceId).collect(), queue: VecDeque::new() }
     }
 
     /// Lines up. [`Self::admit`] says when it is let in.
@@ -41,13 +43,31 @@ impl<T> Admission<T> {
     /// Lets in the first in line if the pool has enough for it, and gives it its sequences.
     pub fn admit(&mut self) -> Option<(T, Vec<SequenceId>)> {
         let first = self.queue.front()?;
-        let rest = self.free.len().checked_sub(first.sequences)?;
-        let sequences = self.free.split_off(rest);
+        if self.free.len() < first.sequences {
+            return None;
+        }
+        let sequences = self.free.drain(..first.sequences).collect();
         let first = self.queue.pop_front()?;
         Some((first.who, sequences))
     }
 
-    /// Takes sequences back.
+    /// Whether a sequence is free.
+    pub fn is_free(&self, sequence: SequenceId) -> bool {
+        self.free.contains(&sequence)
+    }
+
+    /// Takes a free sequence out, and `instead` back, which will be the next to be given away. False
+    /// when the sequence isn't free; nothing has changed then.
+    pub fn exchange(&mut self, sequence: SequenceId, instead: SequenceId) -> bool {
+        let Some(place) = self.free.iter().position(|free| *free == sequence) else {
+            return false;
+        };
+        self.free.remove(place);
+        self.free.push_front(instead);
+        true
+    }
+
+    /// Takes sequences back, the least useful first.
     pub fn release(&mut self, sequences: impl IntoIterator<Item = SequenceId>) {
         self.free.extend(sequences);
     }
@@ -119,6 +139,21 @@ mod tests {
         all.extend(admission.admit().unwrap().1);
         all.sort();
         assert_eq!(all, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn the_longest_unused_goes_first_and_a_wanted_one_can_be_had() {
+        let later = Instant::now() + Duration::from_secs(10);
+        let mut admission = Admission::new(4);
+        admission.enqueue(waiting("a", 2, later));
+        let (_, held) = admission.admit().unwrap();
+        assert_eq!(held, [0, 1]);
+        admission.release(held);
+        // 2, 3, 0, 1: the one that was used last goes last.
+        assert!(admission.exchange(1, 9) && !admission.is_free(1));
+        assert!(!admission.exchange(1, 8));
+        admission.enqueue(waiting("b", 3, later));
+        assert_eq!(admission.admit().unwrap().1, [9, 2, 3]);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use tokio::sync::oneshot;
 
+use super::memory::Scope;
 use super::outputs::Outputs;
 use crate::nn::NnError;
 use crate::nn::convention::Step;
@@ -24,7 +25,13 @@ pub enum Message {
         reply: oneshot::Sender<Result<(), NnError>>,
     },
     /// Appends tokens to the rows of an admitted context, one call at a time.
-    Compute { context: ContextId, step: Step, reply: oneshot::Sender<Result<Outputs, NnError>> },
+    Compute {
+        context: ContextId,
+        step: Step,
+        /// With whom the rows may be shared; none: with nobody.
+        scope: Option<Scope>,
+        reply: oneshot::Sender<Result<Outputs, NnError>>,
+    },
     /// The context is no more: whatever it waits for, computes or holds is let go.
     Close { context: ContextId },
     /// Ends the thread.

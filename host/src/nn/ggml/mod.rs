@@ -2,9 +2,11 @@
 //!
 //! One thread per model owns the llama context ([`scheduler`]); execution contexts are handles that
 //! talk to it by messages ([`message`]). [`admission`] decides who may hold sequences, [`sequences`]
-//! how rows map to them, [`outputs`] what of the logits is handed on; these are pure.
+//! how rows map to them, [`outputs`] what of the logits is handed on; these are pure. [`memory`] knows
+//! what each sequence holds, so that prompts can begin with what earlier requests have computed.
 
 mod admission;
+mod memory;
 mod message;
 mod metrics;
 mod outputs;
@@ -22,6 +24,7 @@ use tokio::sync::oneshot;
 
 use super::convention::{self, Limits, RowLengths};
 use super::{NamedTensor, NnError, Tensor};
+use memory::Scope;
 use message::{ContextId, Message};
 pub use metrics::{GgmlMetrics, ModelMetrics};
 pub use scheduler::DEFAULT_GATHER;
@@ -36,6 +39,8 @@ pub struct Settings {
     pub row_length: u32,
     /// The most rows of one execution context.
     pub max_rows: u32,
+    /// Whether prompts may begin with what earlier requests have computed.
+    pub prefix_cache: bool,
     /// How long a reservation waits for room.
     pub longest_wait: Duration,
     /// How long a step waits for rows whose last step has just ended; guests sample meanwhile.
@@ -88,10 +93,11 @@ impl GgmlGraph {
         self.limits
     }
 
-    /// An empty batch of sequences.
-    pub fn init_context(self: &Arc<Self>) -> GgmlContext {
+    /// An empty batch of sequences of that component.
+    pub fn init_context(self: &Arc<Self>, component: Arc<str>) -> GgmlContext {
         GgmlContext {
             graph: self.clone(),
+            component,
             id: self.next_context.fetch_add(1, Ordering::Relaxed),
             lengths: RowLengths::default(),
             known: false,
@@ -114,6 +120,7 @@ impl Drop for GgmlGraph {
 /// One request's batch of sequences: the caller's side of a context in the scheduler.
 pub struct GgmlContext {
     graph: Arc<GgmlGraph>,
+    component: Arc<str>,
     id: ContextId,
     lengths: RowLengths,
     /// Whether the scheduler has heard of it.
@@ -146,7 +153,8 @@ impl GgmlContext {
         let columns = step.columns;
         self.broken = true;
         let (reply, answer) = oneshot::channel();
-        self.send(Message::Compute { context: self.id, step, reply })?;
+        let scope = call.cache_salt.map(|salt| scope(&self.component, &salt));
+        self.send(Message::Compute { context: self.id, step, scope, reply })?;
         let outputs = answer.await.map_err(|_| stopped())??;
         self.broken = false;
         self.lengths.rows = after;
@@ -175,6 +183,11 @@ impl Drop for GgmlContext {
             let _ = self.send(Message::Close { context: self.id });
         }
     }
+}
+
+/// A component and a salt. The component's name is followed by a byte that no text has.
+fn scope(component: &str, salt: &[u8]) -> Scope {
+    [component.as_bytes(), &[0xff], salt].concat().into()
 }
 
 fn stopped() -> NnError {

@@ -12,6 +12,8 @@ pub struct Outputs {
     rows: u32,
     keep: u32,
     kind: Kind,
+    /// `[B]`, where anybody looked.
+    cached: Option<Vec<i64>>,
 }
 
 #[derive(Debug, PartialEq)]
@@ -49,8 +51,9 @@ pub struct Scratch {
 }
 
 impl Outputs {
-    /// The outputs of a call over a vocabulary, to be filled in.
-    pub fn new(step: &Step, vocab_size: u32) -> Self {
+    /// The outputs of a call over a vocabulary, to be filled in. `cached` are the tokens of each row
+    /// that need not be computed, where the call asks for them.
+    pub fn new(step: &Step, vocab_size: u32, cached: Option<&[usize]>) -> Self {
         let (rows, keep) = (step.rows.len() as u32, step.keep);
         let cells = rows as usize * keep as usize;
         let kind = match &step.wanted {
@@ -69,7 +72,8 @@ impl Outputs {
                 log_sum_exp: vec![0.0; cells],
             },
         };
-        Self { rows, keep, kind }
+        let cached = cached.map(|cached| cached.iter().map(|&count| count as i64).collect());
+        Self { rows, keep, kind, cached }
     }
 
     /// K.
@@ -104,7 +108,18 @@ impl Outputs {
     }
 
     /// The outputs by their names; none when nothing was kept.
-    pub fn into_tensors(self) -> Vec<NamedTensor> {
+    pub fn into_tensors(mut self) -> Vec<NamedTensor> {
+        let cached = self.cached.take().map(|cached| {
+            let data = bytemuck::cast_slice(&cached).to_vec();
+            let tensor = Tensor::new(vec![self.rows], Element::I64, data);
+            (names::CACHED_TOKENS.to_owned(), tensor)
+        });
+        let mut tensors = self.computed();
+        tensors.extend(cached);
+        tensors
+    }
+
+    fn computed(self) -> Vec<NamedTensor> {
         let (rows, keep) = (self.rows, self.keep);
         if rows == 0 || keep == 0 {
             return Vec::new();
@@ -158,7 +173,7 @@ mod tests {
 
     #[test]
     fn logits_are_laid_out_by_position() {
-        let mut outputs = Outputs::new(&step(2, 1, Wanted::Logits), 2);
+        let mut outputs = Outputs::new(&step(2, 1, Wanted::Logits), 2, None);
         outputs.put(1, &[3.0, 4.0], &mut Scratch::default());
         let tensors = outputs.into_tensors();
         assert_eq!(get(&tensors, "logits"), (vec![2, 1, 2], vec![0.0, 0.0, 3.0, 4.0]));
@@ -168,7 +183,7 @@ mod tests {
     fn reductions_are_those_of_each_row() {
         let gather = Some(vec![0, 2, 1, 1]);
         let wanted = Wanted::Reductions { top_k: Some(2), gather };
-        let mut outputs = Outputs::new(&step(2, 2, wanted), 3);
+        let mut outputs = Outputs::new(&step(2, 2, wanted), 3, None);
         let mut scratch = Scratch::default();
         outputs.put(1, &[1.0, 3.0, 2.0], &mut scratch);
         outputs.put(3, &[f32::NAN, 0.0, f32::NAN], &mut scratch);
@@ -186,6 +201,9 @@ mod tests {
 
     #[test]
     fn nothing_kept_is_no_output() {
-        assert_eq!(Outputs::new(&step(1, 0, Wanted::Logits), 3).into_tensors(), []);
+        assert_eq!(Outputs::new(&step(1, 0, Wanted::Logits), 3, None).into_tensors(), []);
+        let told = Outputs::new(&step(1, 0, Wanted::Logits), 3, Some(&[7])).into_tensors();
+        assert_eq!((told.len(), told[0].0.as_str()), (1, "cached_tokens"));
+        assert_eq!(told[0].1.to_i64("cached_tokens"), Ok(vec![7]));
     }
 }

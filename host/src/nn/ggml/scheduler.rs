@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 
 use super::Settings;
 use super::admission::{Admission, Waiting};
+use super::memory::{Match, Memory, Scope};
 use super::message::{ContextId, Message};
 use super::metrics::ModelMetrics;
 use super::outputs::{Outputs, Scratch};
@@ -61,7 +62,7 @@ struct Output {
 
 /// The scheduler of one model.
 pub struct Scheduler {
-    llama: Context,
+    memory: Memory,
     settings: Settings,
     inbox: Receiver<Message>,
     metrics: ModelMetrics,
@@ -88,7 +89,7 @@ impl Scheduler {
     ) -> Self {
         Self {
             admission: Admission::new(llama.sequences()),
-            llama,
+            memory: Memory::new(llama),
             settings,
             inbox,
             metrics,
@@ -132,8 +133,8 @@ impl Scheduler {
     /// The scheduler with a fresh llama context. What the contexts held is lost; their sequences come
     /// back when they are closed.
     fn recreate(self) -> Result<Self, LoadError> {
-        let llama = self.llama.recreate(&self.settings.context)?;
-        let mut scheduler = Self { llama, ..self };
+        let llama = self.memory.into_llama().recreate(&self.settings.context)?;
+        let mut scheduler = Self { memory: Memory::new(llama), ..self };
         scheduler.contexts.values_mut().for_each(|held| held.lost = true);
         Ok(scheduler)
     }
@@ -184,10 +185,13 @@ impl Scheduler {
                 deadline: Instant::now() + self.settings.longest_wait,
                 who: Reservation { context, reply },
             }),
-            Message::Compute { context, step, reply } => {
+            Message::Compute { context, step, scope, reply } => {
                 self.expected.remove(&context);
-                match self.begin(context, &step) {
-                    Ok(()) => self.running.push(self.running_of(context, step, reply)),
+                match self.begin(context, &step, scope.as_ref()) {
+                    Ok(reused) => {
+                        let running = self.running_of(context, step, reused, reply);
+                        self.running.push(running);
+                    }
                     // The caller is gone if the reply can't be sent.
                     Err(error) => drop(reply.send(Err(error))),
                 }
@@ -197,42 +201,137 @@ impl Scheduler {
         }
     }
 
+    /// `reused` are the first tokens of each row that are there already, where anybody looked.
     fn running_of(
         &self,
         context: ContextId,
         step: Step,
+        reused: Option<Vec<usize>>,
         reply: oneshot::Sender<Result<Outputs, NnError>>,
     ) -> Running {
-        let outputs = Outputs::new(&step, self.llama.model().vocab_size());
-        let rows = step.rows.into_iter().map(|row| (row.tokens, 0)).collect();
+        let vocab_size = self.memory.llama().model().vocab_size();
+        let outputs = Outputs::new(&step, vocab_size, reused.as_deref());
+        let done = reused.unwrap_or_else(|| vec![0; step.rows.len()]);
+        let rows = step.rows.into_iter().zip(done).map(|(row, done)| (row.tokens, done)).collect();
         Running { context, rows, outputs, reply }
     }
 
-    /// Forks, drops and cuts the rows of a context as a call wants them.
-    fn begin(&mut self, context: ContextId, step: &Step) -> Result<(), NnError> {
+    /// Forks, drops and cuts the rows of a context as a call wants them. Its first call's rows begin
+    /// with what others of the scope have computed, if there is a scope: how many tokens of each row.
+    fn begin(
+        &mut self,
+        context: ContextId,
+        step: &Step,
+        scope: Option<&Scope>,
+    ) -> Result<Option<Vec<usize>>, NnError> {
         let held = self
             .contexts
-            .get_mut(&context)
+            .get(&context)
             .ok_or_else(|| NnError::runtime("the execution context was not admitted"))?;
         if held.lost {
             return Err(NnError::runtime("the model failed and has forgotten this context"));
         }
+        let scope = scope.filter(|_| self.settings.prefix_cache && held.rows.is_empty());
+        match scope {
+            Some(scope) => self.begin_shared(context, step, scope).map(Some),
+            None => self.begin_alone(context, step).map(|()| None),
+        }
+    }
+
+    fn begin_alone(&mut self, context: ContextId, step: &Step) -> Result<(), NnError> {
+        let Some(held) = self.contexts.get_mut(&context) else { return Ok(()) };
+        let is_first = held.rows.is_empty();
         let plan = plan(&held.rows, &held.spare, &step.rows)
             .ok_or_else(|| NnError::runtime("more rows than were reserved"))?;
         held.rows = plan.rows;
         held.spare = plan.spare;
         for operation in plan.operations {
             match operation {
-                Operation::Remove(sequence) => self.llama.remove(sequence),
-                Operation::Copy { from, to } => self.llama.copy(from, to),
+                Operation::Remove(sequence) => self.memory.remove(sequence),
+                Operation::Copy { from, to } => self.memory.copy(from, to),
                 Operation::Truncate { sequence, from } => {
-                    if !self.llama.truncate(sequence, from) {
+                    if !self.memory.truncate(sequence, from as usize) {
                         return Err(NnError::unsupported("this model's memory can't be cut there"));
                     }
                 }
             }
         }
+        for row in held.rows.iter().filter(|row| row.length == 0) {
+            // What an earlier request has left there.
+            self.memory.remove(row.sequence);
+            if is_first {
+                self.memory.share(row.sequence, None);
+            }
+        }
         Ok(())
+    }
+
+    /// Gives each row of a context's first call a sequence that holds as much of its beginning as there
+    /// is in the scope: a finished one is taken over, unless more would be lost by that than is won;
+    /// that one, or one in use, is copied whole and cut.
+    fn begin_shared(
+        &mut self,
+        context: ContextId,
+        step: &Step,
+        scope: &Scope,
+    ) -> Result<Vec<usize>, NnError> {
+        let Some(held) = self.contexts.get_mut(&context) else { return Ok(Vec::new()) };
+        if step.rows.len() > held.spare.len() {
+            return Err(NnError::runtime("more rows than were reserved"));
+        }
+        let can_cut = self.memory.llama().model().can_rewind();
+        let mut taken: Vec<Option<Match>> = Vec::new();
+        let mut copied: Vec<Option<Match>> = Vec::new();
+        for row in &step.rows {
+            // What is asked for after a token is computed, never remembered.
+            let most = row.tokens.len() - step.kept(row) as usize;
+            let claimed = |sequence| taken.iter().flatten().any(|m: &Match| m.sequence == sequence);
+            let found = self
+                .memory
+                .longest_match(scope, &row.tokens, most, |sequence| !claimed(sequence))
+                .filter(|found| can_cut || found.length == found.held);
+            let (take, copy) = match found {
+                Some(found) if held.spare.contains(&found.sequence) => (Some(found), None),
+                Some(found) if !self.admission.is_free(found.sequence) => (None, Some(found)),
+                Some(found) if found.held - found.length <= found.length => (Some(found), None),
+                found => (None, found),
+            };
+            taken.push(take);
+            copied.push(copy);
+        }
+        for found in taken.iter().flatten() {
+            match held.spare.iter().position(|spare| *spare == found.sequence) {
+                Some(place) => drop(held.spare.swap_remove(place)),
+                None => {
+                    if let Some(instead) = held.spare.pop() {
+                        self.admission.exchange(found.sequence, instead);
+                    }
+                }
+            }
+        }
+        let mut reused = Vec::new();
+        for (take, copy) in taken.into_iter().zip(copied) {
+            let sequence = match take {
+                Some(found) => found.sequence,
+                None => held
+                    .spare
+                    .pop()
+                    .ok_or_else(|| NnError::runtime("more rows than were reserved"))?,
+            };
+            if let Some(found) = copy {
+                self.memory.copy(found.sequence, sequence);
+            }
+            let mut length = take.or(copy).map_or(0, |found| found.length);
+            if length == 0 || !self.memory.truncate(sequence, length) {
+                self.memory.remove(sequence);
+                length = 0;
+            }
+            self.memory.share(sequence, Some(scope));
+            self.metrics.cached_tokens.inc_by(length as u64);
+            held.rows.push(Row { sequence, length: length as u32 });
+            reused.push(length);
+        }
+        Ok(reused)
     }
 
     /// Lets go of all that a context waits for, computes or holds.
@@ -243,12 +342,11 @@ impl Scheduler {
         self.running.retain(|running| running.context != context);
         self.metrics.cancelled.inc_by((before - self.running.len()) as u64);
         if let Some(held) = self.contexts.remove(&context) {
-            let sequences = held.rows.iter().map(|row| row.sequence).chain(held.spare);
-            let sequences: Vec<_> = sequences.collect();
-            for &sequence in &sequences {
-                self.llama.remove(sequence);
+            let rows = held.rows.iter().map(|row| row.sequence);
+            if !self.settings.prefix_cache {
+                rows.clone().for_each(|sequence| self.memory.remove(sequence));
             }
-            self.admission.release(sequences);
+            self.admission.release(held.spare.iter().copied().chain(rows));
         }
         self.show_admission();
     }
@@ -284,8 +382,9 @@ impl Scheduler {
     }
 
     fn show_admission(&self) {
-        let held = self.llama.sequences() as usize - self.admission.free();
+        let held = self.memory.llama().sequences() as usize - self.admission.free();
         self.metrics.sequences_held.set(held as i64);
+        self.metrics.cells_used.set(self.memory.cells_used() as i64);
         self.metrics.waiting.set(self.admission.waiting() as i64);
     }
 
@@ -294,7 +393,7 @@ impl Scheduler {
         self.fill_batch();
         let began = Instant::now();
         if !self.batch.is_empty() {
-            self.llama.decode(&self.batch)?;
+            self.memory.llama_mut().decode(&self.batch)?;
             self.metrics.steps.inc();
             self.take_logits()?;
         }
@@ -327,10 +426,12 @@ impl Scheduler {
             if (tokens.len() == 1) != single {
                 continue;
             }
-            while *done < tokens.len() && self.batch.len() < self.llama.batch() as usize {
+            let llama = self.memory.llama();
+            let (most, most_outputs) = (llama.batch() as usize, llama.most_outputs() as usize);
+            while *done < tokens.len() && self.batch.len() < most {
                 let left = tokens.len() - *done;
                 let wanted = left <= keep;
-                if wanted && self.outputs.len() == self.llama.most_outputs() as usize {
+                if wanted && self.outputs.len() == most_outputs {
                     return;
                 }
                 if wanted {
@@ -340,6 +441,7 @@ impl Scheduler {
                 }
                 let at = &mut held.rows[row];
                 self.batch.push(tokens[*done], at.length, at.sequence, wanted);
+                self.memory.append(at.sequence, tokens[*done]);
                 at.length += 1;
                 *done += 1;
             }
@@ -349,7 +451,8 @@ impl Scheduler {
     fn take_logits(&mut self) -> Result<(), DecodeError> {
         for output in &self.outputs {
             let logits = self
-                .llama
+                .memory
+                .llama()
                 .logits(output.entry)
                 .ok_or_else(|| DecodeError::Invalid("no logits came of it".into()))?;
             let outputs = &mut self.running[output.running].outputs;
@@ -375,6 +478,11 @@ impl Scheduler {
     fn fail(&mut self, error: &DecodeError) {
         tracing::error!(%error, tokens = self.batch.len(), "a step failed");
         for running in self.running.drain(..) {
+            // Nobody knows what of the step is in their sequences.
+            if let Some(held) = self.contexts.get_mut(&running.context) {
+                held.lost = true;
+                held.rows.iter().for_each(|row| self.memory.remove(row.sequence));
+            }
             // The caller is gone if the reply can't be sent.
             let _ = running.reply.send(Err(NnError::runtime(format!("the step failed: {error}"))));
         }

@@ -44,6 +44,7 @@ fn settings() -> Settings {
             threads: 2,
         },
         max_rows: 4,
+        prefix_cache: true,
         longest_wait: Duration::from_secs(60),
         gather: DEFAULT_GATHER,
     }
@@ -95,7 +96,7 @@ impl HandDriven {
         let rows = vec![convention::RowStep { parent: None, start: 0, tokens }];
         let wanted = convention::Wanted::Logits;
         let step = convention::Step { rows, keep: 1, wanted, columns };
-        self.send(Message::Compute { context, step, reply });
+        self.send(Message::Compute { context, step, scope: None, reply });
         answer
     }
 }
@@ -157,7 +158,7 @@ async fn logits_are_llama_cpp_s_own_to_the_last_bit() {
     let rig = rig(settings());
     let ids = tokenize(&PROMPT.repeat(8));
     assert!(ids.len() > 64, "more than one chunk");
-    let served = row(&mut rig.graph.init_context(), &ids).await;
+    let served = row(&mut rig.graph.init_context("c".into()), &ids).await;
 
     let model = Model::load(&weights("smollm2-135m-instruct"), &ModelParams::default()).unwrap();
     let mut context = Context::new(Arc::new(model), &settings().context).unwrap();
@@ -183,18 +184,18 @@ async fn ragged_rows_are_what_each_is_alone() {
     let ids = [long.clone(), vec![0; padding], short.clone()].concat();
     let mask = [vec![1; long.len()], vec![0; padding], vec![1; short.len()]].concat();
     let shape = [2, long.len()];
-    let mut both = rig.graph.init_context();
+    let mut both = rig.graph.init_context("c".into());
     let inputs = [("input_ids", i64s(&shape, &ids)), ("attention_mask", i64s(&shape, &mask))];
     let together = compute(&mut both, &inputs).await.unwrap();
-    assert_near(&together[0], &row(&mut rig.graph.init_context(), &long).await);
-    assert_near(&together[1], &row(&mut rig.graph.init_context(), &short).await);
+    assert_near(&together[0], &row(&mut rig.graph.init_context("c".into()), &long).await);
+    assert_near(&together[1], &row(&mut rig.graph.init_context("c".into()), &short).await);
 }
 
 #[tokio::test]
 async fn forks_go_on_as_separate_sequences_do() {
     let rig = rig(settings());
     let prompt = tokenize(PROMPT);
-    let mut forked = rig.graph.init_context();
+    let mut forked = rig.graph.init_context("c".into());
     let reserve = i64s(&[3], &[100; 3]);
     compute(&mut forked, &[("reserve", reserve)]).await.unwrap();
     row(&mut forked, &prompt).await;
@@ -206,7 +207,7 @@ async fn forks_go_on_as_separate_sequences_do() {
     let later = compute(&mut forked, &inputs).await.unwrap();
     drop(forked);
     for (index, &id) in next.iter().enumerate() {
-        let mut alone = rig.graph.init_context();
+        let mut alone = rig.graph.init_context("c".into());
         row(&mut alone, &prompt).await;
         assert_near(&forks[index], &row(&mut alone, &[id]).await);
         if index > 0 {
@@ -221,12 +222,12 @@ async fn a_rewound_row_is_as_if_it_had_never_gone_on() {
     let rig = rig(settings());
     let prompt = tokenize(PROMPT);
     let at = prompt.len() as i64 - 3;
-    let mut rewound = rig.graph.init_context();
+    let mut rewound = rig.graph.init_context("c".into());
     row(&mut rewound, &prompt).await;
     let inputs =
         [("input_ids", i64s(&[1, 2], &[28, 30])), ("position_ids", i64s(&[1, 2], &[at, at + 1]))];
     let after = compute(&mut rewound, &inputs).await.unwrap().remove(0);
-    let mut fresh = rig.graph.init_context();
+    let mut fresh = rig.graph.init_context("c".into());
     row(&mut fresh, &prompt[..at as usize]).await;
     assert_near(&after, &row(&mut fresh, &[28, 30]).await);
 }
@@ -240,7 +241,7 @@ async fn many_contexts_at_once_are_what_each_is_alone() {
     for prompt in prompts {
         let graph = rig.graph.clone();
         tasks.push(tokio::spawn(async move {
-            let mut context = graph.init_context();
+            let mut context = graph.init_context("c".into());
             let mut logits = row(&mut context, &tokenize(prompt)).await;
             for _ in 0..8 {
                 logits = row(&mut context, &[argmax(&logits) as i64]).await;
@@ -250,7 +251,7 @@ async fn many_contexts_at_once_are_what_each_is_alone() {
     }
     for (task, prompt) in tasks.into_iter().zip(prompts) {
         let together = task.await.unwrap();
-        let mut context = rig.graph.init_context();
+        let mut context = rig.graph.init_context("c".into());
         let mut logits = row(&mut context, &tokenize(prompt)).await;
         for _ in 0..8 {
             logits = row(&mut context, &[argmax(&logits) as i64]).await;
@@ -263,16 +264,16 @@ async fn many_contexts_at_once_are_what_each_is_alone() {
 async fn a_reservation_waits_for_room_and_no_longer_than_it_may() {
     let rig = rig(Settings { longest_wait: Duration::from_millis(20), ..settings() });
     let reserve = |rows: usize| [("reserve", i64s(&[rows], &vec![10; rows]))];
-    let mut first = rig.graph.init_context();
+    let mut first = rig.graph.init_context("c".into());
     compute(&mut first, &reserve(3)).await.unwrap();
-    let mut second = rig.graph.init_context();
+    let mut second = rig.graph.init_context("c".into());
     let error = compute(&mut second, &reserve(2)).await.unwrap_err();
     assert_eq!(error.code, NnErrorCode::Timeout);
     drop(first);
-    let mut third = rig.graph.init_context();
+    let mut third = rig.graph.init_context("c".into());
     compute(&mut third, &reserve(4)).await.unwrap();
     assert_eq!(rig.metrics.sequences_held.get(), 4);
-    let error = compute(&mut rig.graph.init_context(), &reserve(5)).await.unwrap_err();
+    let error = compute(&mut rig.graph.init_context("c".into()), &reserve(5)).await.unwrap_err();
     assert_eq!(error.code, NnErrorCode::TooLarge);
 }
 
@@ -340,11 +341,128 @@ async fn what_is_closed_in_prefill_leaves_at_the_next_border() {
 #[tokio::test]
 async fn a_context_that_failed_says_so() {
     let rig = rig(settings());
-    let mut context = rig.graph.init_context();
+    let mut context = rig.graph.init_context("c".into());
     let too_long = vec![28; 513];
     let inputs = [("input_ids", i64s(&[1, 513], &too_long))];
     let error = compute(&mut context, &inputs).await.unwrap_err();
     assert_eq!(error.code, NnErrorCode::TooLarge);
     row(&mut context, &[28]).await;
     drop(rig);
+}
+
+/// A prompt's last logits, and how many of its tokens were there already.
+async fn salted(
+    graph: &Arc<GgmlGraph>,
+    component: &str,
+    salt: &[u8],
+    ids: &[i64],
+) -> (Vec<f32>, i64) {
+    let mut context = graph.init_context(component.into());
+    let (row, cached) = salted_in(&mut context, salt, ids).await;
+    (row, cached)
+}
+
+async fn salted_in(context: &mut GgmlContext, salt: &[u8], ids: &[i64]) -> (Vec<f32>, i64) {
+    let inputs = [
+        ("input_ids".to_owned(), i64s(&[1, ids.len()], ids)),
+        ("logits_to_keep".to_owned(), i64s(&[1], &[1])),
+        ("cache_salt".to_owned(), Tensor::new(vec![salt.len() as u32], Element::U8, salt.to_vec())),
+    ];
+    let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (name.clone(), tensor)).collect();
+    let outputs = context.compute(&inputs).await.unwrap();
+    let get = |name: &str| outputs.iter().find(|(found, _)| found == name).unwrap().1.clone();
+    let logits = get("logits");
+    let (floats, _) = logits.data.as_chunks::<4>();
+    let logits = floats.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+    (logits, get("cached_tokens").to_i64("cached_tokens").unwrap()[0])
+}
+
+#[tokio::test]
+async fn a_prompt_begins_with_what_was_computed_before() {
+    let rig = rig(settings());
+    let ids = tokenize(&PROMPT.repeat(8));
+    let length = ids.len() as i64;
+    let (first, cached) = salted(&rig.graph, "c", b"a", &ids).await;
+    assert_eq!(cached, 0);
+    let computed = rig.metrics.prefill_tokens.get() + rig.metrics.decode_tokens.get();
+    assert_eq!(computed, ids.len() as u64);
+
+    // All but the token whose logits are wanted.
+    let (again, cached) = salted(&rig.graph, "c", b"a", &ids).await;
+    assert_eq!(cached, length - 1);
+    assert_near(&first, &again);
+    assert_eq!(rig.metrics.decode_tokens.get(), 1);
+    assert_eq!(rig.metrics.cached_tokens.get(), length as u64 - 1);
+
+    // A longer prompt, and one that parts half-way.
+    let longer = [ids.clone(), vec![28, 30, 31]].concat();
+    let (_, cached) = salted(&rig.graph, "c", b"a", &longer).await;
+    assert_eq!(cached, length);
+    let mut parted = ids.clone();
+    parted[ids.len() / 2] += 1;
+    let (other, cached) = salted(&rig.graph, "c", b"a", &parted).await;
+    assert_eq!(cached, length / 2);
+    let mut plain = rig.graph.init_context("c".into());
+    assert_near(&other, &row(&mut plain, &parted).await);
+}
+
+#[tokio::test]
+async fn nothing_is_shared_across_salts_components_or_without_a_salt() {
+    let rig = rig(settings());
+    let ids = tokenize(&PROMPT.repeat(4));
+    for (component, salt) in [("c", &b"a"[..]), ("c", b"b"), ("d", b"a"), ("c", b"")] {
+        assert_eq!(salted(&rig.graph, component, salt, &ids).await.1, 0, "{component} {salt:?}");
+    }
+    row(&mut rig.graph.init_context("e".into()), &ids).await;
+    assert_eq!(salted(&rig.graph, "e", b"", &ids).await.1, 0, "what had no salt is nobody's");
+}
+
+#[tokio::test]
+async fn what_is_in_use_is_copied() {
+    let rig = rig(settings());
+    let ids = tokenize(&PROMPT.repeat(4));
+    let mut held = rig.graph.init_context("c".into());
+    let (first, _) = salted_in(&mut held, b"a", &ids).await;
+    let next = row(&mut held, &[28]).await;
+    let (again, cached) = salted(&rig.graph, "c", b"a", &ids).await;
+    assert_eq!(cached, ids.len() as i64 - 1);
+    assert_near(&first, &again);
+    // The one in use goes on undisturbed.
+    let after = row(&mut held, &[30]).await;
+    let mut plain = rig.graph.init_context("c".into());
+    row(&mut plain, &ids).await;
+    assert_near(&next, &row(&mut plain, &[28]).await);
+    assert_near(&after, &row(&mut plain, &[30]).await);
+}
+
+#[tokio::test]
+async fn the_cache_gives_way_to_those_who_need_sequences() {
+    let rig = rig(settings());
+    let prompts: Vec<_> =
+        (0..6).map(|at| tokenize(&format!("{at}. {}", PROMPT.repeat(2)))).collect();
+    for ids in &prompts {
+        salted(&rig.graph, "c", b"a", ids).await;
+    }
+    assert_eq!(rig.metrics.sequences_held.get(), 0);
+    // Four sequences hold the last four; the oldest two are gone.
+    assert!(salted(&rig.graph, "c", b"a", &prompts[5]).await.1 > 16);
+    assert!(salted(&rig.graph, "c", b"a", &prompts[2]).await.1 > 16);
+    assert_eq!(salted(&rig.graph, "c", b"a", &prompts[0]).await.1, 0);
+    // A request for all sequences takes them all.
+    let mut all = rig.graph.init_context("c".into());
+    compute(&mut all, &[("reserve", i64s(&[4], &[10; 4]))]).await.unwrap();
+    let ids = i64s(&[4, 1], &[28; 4]);
+    assert_eq!(compute(&mut all, &[("input_ids", ids)]).await.unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn the_cache_can_be_off() {
+    let rig = rig(Settings { prefix_cache: false, ..settings() });
+    let ids = tokenize(&PROMPT.repeat(4));
+    let mut context = rig.graph.init_context("c".into());
+    row(&mut context, &ids).await;
+    drop(context);
+    let computed = rig.metrics.prefill_tokens.get();
+    row(&mut rig.graph.init_context("c".into()), &ids).await;
+    assert_eq!(rig.metrics.prefill_tokens.get(), 2 * computed);
 }
