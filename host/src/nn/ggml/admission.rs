@@ -2,8 +2,10 @@
 //!
 //! A context is admitted with all the sequences it will ever need, so running requests never wait
 //! for each other. Waiting ones are served in their order: whoever is first waits until the pool has
-//! enough for it, and nobody overtakes, so a large request is not starved by small ones. Of the free
-//! sequences, those that were released the longest ago are taken first. Pure.
+//! enough for it, and nobody overtakes, so a large request is not starved by small ones. Nor are small
+//! ones by large: contexts of several sequences together hold at most three quarters of the pool, and
+//! while one of them waits for that share, those of a single sequence go past it. Of the free sequences,
+//! those that were released the longest ago are taken first. Pure.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -27,12 +29,20 @@ pub struct Admission<T> {
     /// The least recently used first.
     free: VecDeque<SequenceId>,
     queue: VecDeque<Waiting<T>>,
+    /// Sequences that contexts of several hold, and the most that they may.
+    wide: usize,
+    most_wide: usize,
 }
 
 impl<T> Admission<T> {
     /// A pool of the sequences `0..count`, all free.
     pub fn new(count: u32) -> Self {
-        Self { free: (0..count as SequenceId).collect(), queue: VecDeque::new() }
+        Self {
+            free: (0..count as SequenceId).collect(),
+            queue: VecDeque::new(),
+            wide: 0,
+            most_wide: most_wide(count) as usize,
+        }
     }
 
     /// Lines up. [`Self::admit`] says when it is let in.
@@ -40,15 +50,24 @@ impl<T> Admission<T> {
         self.queue.push_back(waiting);
     }
 
-    /// Lets in the first in line if the pool has enough for it, and gives it its sequences.
+    /// Lets in whoever is next if the pool has enough for it, and gives it its sequences.
     pub fn admit(&mut self) -> Option<(T, Vec<SequenceId>)> {
+        // The first in line or, while that waits for others of several sequences, the first of one.
         let first = self.queue.front()?;
-        if self.free.len() < first.sequences {
+        let waits = first.sequences > 1 && self.wide + first.sequences > self.most_wide;
+        let next = match waits {
+            true => self.queue.iter().position(|waiting| waiting.sequences == 1)?,
+            false => 0,
+        };
+        let sequences = self.queue[next].sequences;
+        if self.free.len() < sequences {
             return None;
         }
-        let sequences = self.free.drain(..first.sequences).collect();
-        let first = self.queue.pop_front()?;
-        Some((first.who, sequences))
+        if sequences > 1 {
+            self.wide += sequences;
+        }
+        let waiting = self.queue.remove(next)?;
+        Some((waiting.who, self.free.drain(..sequences).collect()))
     }
 
     /// Whether a sequence is free.
@@ -67,9 +86,14 @@ impl<T> Admission<T> {
         true
     }
 
-    /// Takes sequences back, the least useful first.
+    /// Takes all sequences of a context back, the least useful first.
     pub fn release(&mut self, sequences: impl IntoIterator<Item = SequenceId>) {
+        let before = self.free.len();
         self.free.extend(sequences);
+        let released = self.free.len() - before;
+        if released > 1 {
+            self.wide -= released;
+        }
     }
 
     /// Takes out those whose deadline has passed.
@@ -100,6 +124,11 @@ impl<T> Admission<T> {
     }
 }
 
+/// The most sequences of a pool that contexts of several may hold, and so the most that one can have.
+pub fn most_wide(count: u32) -> u32 {
+    count - count / 4
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -114,19 +143,51 @@ mod tests {
     fn nobody_overtakes_the_first_in_line() {
         let later = Instant::now() + Duration::from_secs(10);
         let mut admission = Admission::new(4);
-        admission.enqueue(waiting("three", 3, later));
-        admission.enqueue(waiting("four", 4, later));
+        for who in ["a", "b", "c"] {
+            admission.enqueue(waiting(who, 1, later));
+        }
+        let singles: Vec<_> = (0..3).map(|_| admission.admit().unwrap().1).collect();
+        admission.enqueue(waiting("two", 2, later));
         admission.enqueue(waiting("one", 1, later));
-        let (who, held) = admission.admit().unwrap();
-        assert_eq!((who, held.len()), ("three", 3));
-        assert!(admission.admit().is_none(), "four must wait, and one behind it");
-        admission.release(held);
-        let (who, held) = admission.admit().unwrap();
-        assert_eq!((who, held.len()), ("four", 4));
-        assert!(admission.admit().is_none());
-        admission.release(held);
+        assert!(admission.admit().is_none(), "two must wait for room, and one behind it");
+        singles.into_iter().take(2).for_each(|held| admission.release(held));
+        assert_eq!(admission.admit().unwrap().0, "two");
         assert_eq!(admission.admit().unwrap().0, "one");
-        assert_eq!((admission.waiting(), admission.free()), (0, 3));
+        assert_eq!((admission.waiting(), admission.free()), (0, 0));
+    }
+
+    #[test]
+    fn large_requests_leave_room_for_single_ones() {
+        let later = Instant::now() + Duration::from_secs(10);
+        let mut admission = Admission::new(16);
+        admission.enqueue(waiting("eight", 8, later));
+        admission.enqueue(waiting("six", 6, later));
+        admission.enqueue(waiting("one", 1, later));
+        admission.enqueue(waiting("four", 4, later));
+        let (who, eight) = admission.admit().unwrap();
+        assert_eq!((who, eight.len()), ("eight", 8));
+        // 8 + 6 are over three quarters of 16: a single one goes first, but no other large one.
+        assert_eq!(admission.admit().unwrap().0, "one");
+        assert!(admission.admit().is_none());
+        admission.release(eight);
+        assert_eq!(admission.admit().unwrap().0, "six");
+        assert_eq!(admission.admit().unwrap().0, "four");
+        // Several that are large may not take what is left for single ones.
+        for _ in 0..2 {
+            admission.enqueue(waiting("two", 2, later));
+        }
+        assert_eq!(admission.admit().unwrap().0, "two");
+        assert!(admission.admit().is_none());
+        for _ in 0..3 {
+            admission.enqueue(waiting("single", 1, later));
+            assert_eq!(admission.admit().unwrap().0, "single");
+        }
+        assert_eq!(admission.free(), 0);
+    }
+
+    #[test]
+    fn a_small_pool_can_be_had_whole() {
+        assert_eq!([1, 2, 3, 4, 16].map(most_wide), [1, 2, 3, 3, 12]);
     }
 
     #[test]

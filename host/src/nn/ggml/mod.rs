@@ -69,7 +69,7 @@ impl GgmlGraph {
         let limits = Limits {
             vocab_size: model.vocab_size(),
             context: settings.row_length.min(context.context_per_sequence()),
-            max_rows: settings.max_rows.min(context.sequences()),
+            max_rows: settings.max_rows.min(admission::most_wide(context.sequences())),
             rewinds: model.can_rewind(),
         };
         let abort = context.abort_flag();
