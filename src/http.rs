@@ -113,7 +113,8 @@ impl Path {
 fn parameter(query: &str, name: &str) -> Option<String> {
     let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(found, _)| *found == name)?;
-    percent_decode(&value.replace('+', " "))
+    // What can't be decoded names nothing, but it's there.
+    Some(percent_decode(&value.replace('+', " ")).unwrap_or_else(|| value.to_owned()))
 }
 
 /// `None` for a `%` without two hex digits, or bytes that aren't UTF-8: no name has such a form.
@@ -209,6 +210,7 @@ mod tests {
         let info = |model: Option<&str>| Ok(Endpoint::TokenizerInfo(model.map(str::to_owned)));
         assert_eq!(route("GET", "/tokenizer_info"), info(None));
         assert_eq!(route("GET", "/tokenizer_info?a=b"), info(None));
+        assert_eq!(route("GET", "/tokenizer_info?model=%zz"), info(Some("%zz")));
         assert_eq!(route("GET", "/tokenizer_info?a=b&model=org%2Fm+x"), info(Some("org/m x")));
     }
 

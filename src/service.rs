@@ -10,6 +10,9 @@ use crate::openapi;
 use crate::request::{CompletionRequest, DetokenizeRequest, StreamOptions, TokenizeRequest};
 use crate::settings::Settings;
 
+/// The most tokens of a request about tokens, in contexts of its model.
+const MOST_CONTEXTS: usize = 64;
+
 /// What the service takes from where it runs.
 pub trait Platform {
     /// How models compute here.
@@ -25,6 +28,8 @@ pub trait Platform {
     fn now(&self) -> u64;
     /// What tells callers apart, and nothing else about them: equal for equal callers.
     fn caller(&self) -> Vec<u8>;
+    /// Writes a line to the request's log.
+    fn log(&self, line: &str);
 }
 
 /// A successful answer.
@@ -64,6 +69,7 @@ pub async fn respond<P: Platform>(
         Endpoint::Detokenize => {
             let request = DetokenizeRequest::parse(body)?;
             let model = library.find_or_default(request.model.as_deref(), default)?;
+            limit_tokens("tokens", request.tokens.len(), model)?;
             for (at, token) in request.tokens.iter().enumerate() {
                 generation::known(*token, &format!("tokens[{at}]"), &model.card)?;
             }
@@ -79,14 +85,23 @@ pub async fn respond<P: Platform>(
 /// The tokens of a text as a completion's prompt has them and, if they are wanted, with the end that
 /// the vocabulary puts after texts.
 fn tokenize(request: &TokenizeRequest, model: &Model) -> Result<Vec<u32>, ApiError> {
-    let encoded = model.tokenizer.encode(&request.text);
-    let mut tokens =
-        encoded.map_err(|error| ApiError::internal(format!("The tokenizer failed: {error}.")))?;
+    limit_tokens("prompt", model.tokenizer.fewest_tokens(&request.text), model)?;
+    let mut tokens = generation::encode(&request.text, model)?;
     if request.add_special_tokens {
         generation::with_bos(&mut tokens, &model.card);
         tokens.extend(model.card.eos.filter(|_| model.card.add_eos));
     }
     Ok(tokens)
+}
+
+/// Refuses texts that are much longer than any that the model can take.
+fn limit_tokens(param: &str, tokens: usize, model: &Model) -> Result<(), ApiError> {
+    let limit = MOST_CONTEXTS * model.card.context as usize;
+    if tokens <= limit {
+        return Ok(());
+    }
+    let message = format!("`{param}` has at least {tokens} tokens; the limit here is {limit}.");
+    Err(ApiError::invalid(param, message))
 }
 
 /// Everything that can be refused is refused before the first byte of the answer, the lack of room
@@ -97,6 +112,9 @@ async fn completions<P: Platform>(
     platform: &P,
 ) -> Result<Reply<P::Context>, ApiError> {
     let request = CompletionRequest::parse(body)?;
+    if let Some(user) = &request.user {
+        platform.log(&format!("user: {user:?}"));
+    }
     let model = platform.library().find(&request.model)?;
     let plan = Plan::new(&request, model, settings, platform.random(), platform.caller())?;
     let context = reserve(&plan, model, platform).map_err(|error| error.to_api(&request.model))?;

@@ -183,12 +183,22 @@ pub struct FakeContext {
     fails_after: Option<usize>,
     steps: usize,
     computed: usize,
+    /// Whether rows can be cut elsewhere than at their beginning.
+    pub rewinds: bool,
 }
 
 impl FakeContext {
     /// A context of a model that follows the rule.
     pub fn new(rule: Rule) -> Self {
-        Self { rule, reserved: None, rows: vec![], fails_after: None, steps: 0, computed: 0 }
+        Self {
+            rule,
+            reserved: None,
+            rows: vec![],
+            fails_after: None,
+            steps: 0,
+            computed: 0,
+            rewinds: true,
+        }
     }
 
     /// The number of steps computed.
@@ -233,9 +243,10 @@ impl ExecutionContext for FakeContext {
         assert!(self.rows.len() <= reserved.len());
         for (row, start) in self.rows.iter_mut().zip(step.starts.unwrap_or_default()) {
             assert!(*start <= row.len(), "rows are cut, not stretched");
+            assert!(self.rewinds || [0, row.len()].contains(start), "memory can't be cut");
             row.truncate(*start);
         }
-        assert!(step.columns() > 0, "a step does something");
+        assert!(step.tokens.iter().all(|tokens| !tokens.is_empty()), "each row does something");
         let mut logits = Vec::new();
         for (row, tokens) in self.rows.iter_mut().zip(step.tokens) {
             let mut after = Vec::new();
@@ -314,6 +325,8 @@ pub struct FakePlatform {
     pub open_error: RefCell<Option<BackendError>>,
     /// After how many steps computing fails.
     pub fails_after: Cell<Option<usize>>,
+    /// What was logged.
+    pub logged: RefCell<Vec<String>>,
 }
 
 impl FakePlatform {
@@ -329,6 +342,7 @@ impl FakePlatform {
             random: Cell::new(0),
             open_error: RefCell::new(None),
             fails_after: Cell::new(None),
+            logged: RefCell::default(),
         }
     }
 }
@@ -362,6 +376,10 @@ impl Platform for FakePlatform {
 
     fn caller(&self) -> Vec<u8> {
         vec![7]
+    }
+
+    fn log(&self, line: &str) {
+        self.logged.borrow_mut().push(line.to_owned());
     }
 }
 

@@ -11,7 +11,7 @@ mod lanes;
 mod top;
 
 pub use lanes::{any_above, max, sum, weights};
-pub use top::{Candidate, more_likely, top};
+pub use top::{Candidate, top};
 
 /// What a log-probability of negative infinity is written as: JSON has no infinities.
 pub const IMPOSSIBLE: f32 = -9999.0;

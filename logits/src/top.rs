@@ -9,7 +9,7 @@ pub type Candidate = (u32, f32);
 
 /// The order of likelihood: the higher logit first, then the lower id. Total over logits that are
 /// numbers, so that the first k are the same whatever the way they are found.
-pub fn more_likely(a: &Candidate, b: &Candidate) -> Ordering {
+fn more_likely(a: &Candidate, b: &Candidate) -> Ordering {
     b.1.partial_cmp(&a.1).unwrap_or(Ordering::Equal).then(a.0.cmp(&b.0))
 }
 

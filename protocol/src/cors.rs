@@ -56,12 +56,13 @@ impl AllowedOrigins {
         }
     }
 
-    /// The headers of an answer to a request from `origin`; none when the request has no origin.
+    /// The headers of an answer to a request from `origin`.
     pub fn answer_headers(&self, origin: Option<&str>) -> Vec<(&'static str, String)> {
-        let Some(origin) = origin else {
-            return Vec::new();
-        };
+        // Caches must not hand an answer for no page, or for another one, to a page.
         let mut headers = vec![("vary", "origin".to_owned())];
+        let Some(origin) = origin else {
+            return headers;
+        };
         if self.allows(origin) {
             headers.push(("access-control-allow-origin", origin.to_owned()));
             headers.push(("access-control-expose-headers", "x-request-id, retry-after".to_owned()));
@@ -100,15 +101,24 @@ impl AllowedOrigins {
 pub fn is_loopback(authority: &str) -> bool {
     let host = match authority.strip_prefix('[') {
         Some(rest) => match rest.split_once(']') {
-            Some((host, port)) if port.is_empty() || port.starts_with(':') => host,
+            Some((host, "")) => host,
+            Some((host, port)) if port.strip_prefix(':').is_some_and(is_port) => host,
             _ => return false,
         },
-        None => authority.rsplit_once(':').map_or(authority, |(host, _)| host),
+        None => match authority.split_once(':') {
+            Some((host, port)) if is_port(port) => host,
+            Some(_) => return false,
+            None => authority,
+        },
     };
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
     host == "localhost"
         || host.ends_with(".localhost")
         || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+fn is_port(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// A header's name, as RFC 9110 spells tokens.
@@ -156,6 +166,8 @@ mod tests {
             "http://127.0.0.1.nip.io",
             "http://[::2]",
             "http://[::1]x",
+            "http://[::1]:x",
+            "http://localhost:80@example.org",
             "http://0.0.0.0",
             "",
         ] {
@@ -171,7 +183,7 @@ mod tests {
     #[test]
     fn answers_name_the_origin_only_where_it_may_read_them() {
         let origins = AllowedOrigins::Loopback;
-        assert_eq!(origins.answer_headers(None), []);
+        assert_eq!(origins.answer_headers(None), [("vary", "origin".to_owned())]);
         let allowed = origins.answer_headers(Some("http://localhost:5"));
         assert_eq!(get(&allowed, "access-control-allow-origin"), Some("http://localhost:5"));
         let other = origins.answer_headers(Some("https://example.org"));

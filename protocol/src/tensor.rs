@@ -10,7 +10,8 @@ pub const INPUT_IDS: &str = "input_ids";
 /// In, I64 `[B, P+S]` (or `[B, S]`): 1 real, 0 padding; short rows are padded on the left.
 pub const ATTENTION_MASK: &str = "attention_mask";
 /// In, I64 `[B, S]`: the position of each new token; below the row's length it rewinds the row. To 0
-/// every backend can: the row begins anew.
+/// every backend can: the row begins anew. A row without new tokens has no position, so it is left as it
+/// is.
 pub const POSITION_IDS: &str = "position_ids";
 /// In, I32 `[B]`: row b continues what row `beam_idx[b]` was.
 pub const BEAM_IDX: &str = "beam_idx";

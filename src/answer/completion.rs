@@ -5,7 +5,7 @@ use spinfer_protocol::Backend;
 
 use super::logprobs::Logprobs;
 use super::to_json;
-use crate::generation::{ClientGone, Delta, FinishReason, Plan, Sink, Token, Usage};
+use crate::generation::{ClientGone, Delta, FinishReason, Plan, Sink, Usage};
 use crate::models::Model;
 use crate::tokenizer::TokenId;
 
@@ -48,7 +48,7 @@ impl Head {
     }
 
     /// A choice, or what is new of it; a chunk's is without log-probabilities when no token is new.
-    pub(super) fn choice<'a>(&'a self, part: &'a Part, is_chunk: bool) -> Choice<'a> {
+    pub(super) fn choice<'a>(&'a self, part: &'a Delta, is_chunk: bool) -> Choice<'a> {
         let pieces = self.model.tokenizer.pieces();
         let logprobs = Logprobs::new(&part.tokens, pieces);
         let whole = || (!is_chunk).then(Logprobs::default);
@@ -126,42 +126,13 @@ impl From<Usage> for UsageObject {
     }
 }
 
-/// What is known of a candidate: joined deltas, or one of them.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Part {
-    pub index: usize,
-    pub text: String,
-    pub tokens: Vec<Token>,
-    pub prompt_ids: Option<Vec<TokenId>>,
-    pub finish: Option<FinishReason>,
-    mean_logprob: f64,
-}
-
-impl From<Delta> for Part {
-    fn from(delta: Delta) -> Self {
-        let Delta { index, text, tokens, prompt_ids, finish, mean_logprob } = delta;
-        Self { index, text, tokens, prompt_ids, finish, mean_logprob }
-    }
-}
-
-impl Part {
-    fn append(&mut self, delta: Delta) {
-        let Delta { index: _, text, tokens, prompt_ids, finish, mean_logprob } = delta;
-        self.text.push_str(&text);
-        self.tokens.extend(tokens);
-        self.prompt_ids = self.prompt_ids.take().or(prompt_ids);
-        self.finish = finish;
-        self.mean_logprob = mean_logprob;
-    }
-}
-
 /// Joins deltas into whole candidates.
 #[derive(Debug)]
 pub struct Collector {
     /// Candidates of each prompt, and how many of them are kept.
     candidates: usize,
     kept: usize,
-    parts: Vec<Part>,
+    parts: Vec<Delta>,
 }
 
 impl Collector {
@@ -197,7 +168,7 @@ impl Collector {
 impl Sink for Collector {
     async fn send(&mut self, delta: Delta) -> Result<(), ClientGone> {
         while self.parts.len() <= delta.index {
-            self.parts.push(Part { index: self.parts.len(), ..Part::default() });
+            self.parts.push(Delta { index: self.parts.len(), ..Delta::default() });
         }
         self.parts[delta.index].append(delta);
         Ok(())
@@ -209,6 +180,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::generation::Token;
     use crate::testing::{self, block_on, byte};
 
     fn head() -> Head {
@@ -223,8 +195,7 @@ mod tests {
     }
 
     fn delta(index: usize, text: &str, finish: Option<FinishReason>) -> Delta {
-        let text = text.to_owned();
-        Delta { index, text, tokens: vec![], prompt_ids: None, finish, mean_logprob: 0.0 }
+        Delta { index, text: text.to_owned(), finish, ..Delta::default() }
     }
 
     fn body(head: &Head, candidates: usize, kept: usize, deltas: Vec<Delta>) -> Value {
@@ -282,7 +253,7 @@ mod tests {
         let head = Head { logprobs: true, token_ids: true, ..head() };
         let token = Token { id: byte(b'x'), is_generated: true, score: None };
         let deltas = vec![
-            Delta { prompt_ids: Some(vec![5, 6]), tokens: vec![token], ..delta(0, "x", None) },
+            Delta { prompt_ids: Some([5, 6].into()), tokens: vec![token], ..delta(0, "x", None) },
             delta(0, "", Some(FinishReason::Stop)),
         ];
         let choice = &body(&head, 1, 1, deltas)["choices"][0];

@@ -4,7 +4,7 @@ use std::future::Future;
 
 use spinfer_protocol::ApiError;
 
-use super::completion::{Head, Part};
+use super::completion::Head;
 use crate::generation::{ClientGone, Delta, Sink, Usage};
 use crate::request::StreamOptions;
 use crate::sampling::Rng;
@@ -67,10 +67,9 @@ impl<W: ByteSink> Events<W> {
 
 impl<W: ByteSink> Sink for Events<W> {
     async fn send(&mut self, delta: Delta) -> Result<(), ClientGone> {
-        let part = Part::from(delta);
-        let noise = self.noise(part.text.len());
+        let noise = self.noise(delta.text.len());
         let usage = self.options.include_usage.then_some(None);
-        let choices = [self.head.choice(&part, true)];
+        let choices = [self.head.choice(&delta, true)];
         let chunk = self.head.object(&choices, usage, noise);
         self.event(&chunk).await
     }

@@ -1,18 +1,22 @@
 //! The bodies of `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`, in vLLM's shapes.
 
+use serde::Serialize;
 use serde_json::json;
 
 use super::to_json;
 use crate::models::Model;
 use crate::tokenizer::TokenId;
 
+#[derive(Serialize)]
+struct Tokenized<'a> {
+    count: usize,
+    max_model_len: u32,
+    tokens: &'a [TokenId],
+}
+
 /// The tokens of a text.
 pub fn tokenized(tokens: &[TokenId], model: &Model) -> String {
-    to_json(&json!({
-        "count": tokens.len(),
-        "max_model_len": model.card.context,
-        "tokens": tokens,
-    }))
+    to_json(&Tokenized { count: tokens.len(), max_model_len: model.card.context, tokens })
 }
 
 /// The text of tokens. What isn't UTF-8 becomes U+FFFD.

@@ -3,6 +3,7 @@
 use spinfer_protocol::tensor;
 
 use super::context::{ExecutionContext, Outputs, Step, Wanted};
+use super::plan::PlannedPrompt;
 use super::prompt::ScoredPrompt;
 use super::row::Row;
 use super::wave::Wave;
@@ -68,7 +69,10 @@ impl<'a, C: ExecutionContext> Batch<'a, C> {
         }
         let plan = self.plan;
         let prompts = &plan.prompts[wave.prompts.clone()];
-        self.prompts = prompts.iter().map(ScoredPrompt::unscored).collect();
+        // At any time there is one row of logits for each row.
+        self.decoded = Outputs::default();
+        let unscored = |prompt| ScoredPrompt::unscored(plan, prompt);
+        self.prompts = prompts.iter().map(unscored).collect();
         let whole = prompts.iter().map(|prompt| prompt.tokens.as_slice()).collect::<Vec<_>>();
         let generates = prompts.iter().any(|prompt| prompt.max_tokens > 0);
         if !plan.scores_prompts() {
@@ -77,41 +81,77 @@ impl<'a, C: ExecutionContext> Batch<'a, C> {
             }
             return Ok(());
         }
-        let followed_by = whole.iter().map(|tokens| &tokens[1..]).collect::<Vec<_>>();
         let alternatives = plan.shown.logprobs.unwrap_or(0);
-        if generates && let Some(read) = plan.read {
-            let top_k = read.max(alternatives);
-            self.restart(&whole, Wanted::Every { top_k, followed_by: &followed_by })?;
-            return self.score(wave, 0);
+        match plan.read.filter(|read| generates && *read <= alternatives.max(1)) {
+            // What generation reads is no more than what scoring does: one call has both.
+            Some(top_k) => {
+                let followed_by = whole.iter().map(|tokens| &tokens[1..]).collect::<Vec<_>>();
+                self.restart(&whole, Wanted::Every { top_k, followed_by: &followed_by })?;
+                let rows = (0..whole.len()).collect::<Vec<_>>();
+                self.score(prompts, &rows, 0)
+            }
+            None => self.score_and_prefill(prompts, alternatives, generates),
         }
-        // Reductions for the prompt, and then the last token for what generation reads.
-        let but_last = whole.iter().map(|tokens| &tokens[..tokens.len() - 1]).collect::<Vec<_>>();
-        let has_rows = but_last.iter().any(|tokens| !tokens.is_empty());
-        if has_rows {
+    }
+
+    /// Reductions for the prompts, and then their last tokens for what generation reads.
+    fn score_and_prefill(
+        &mut self,
+        prompts: &[PlannedPrompt],
+        alternatives: usize,
+        generates: bool,
+    ) -> Result<(), GenerationError> {
+        // A prompt of one token has nothing to score, and no row before its only token.
+        let longer = prompts.iter().filter(|prompt| prompt.tokens.len() > 1).collect::<Vec<_>>();
+        let but_last = longer
+            .iter()
+            .map(|prompt| &prompt.tokens[..prompt.tokens.len() - 1])
+            .collect::<Vec<_>>();
+        let followed_by = longer.iter().map(|prompt| &prompt.tokens[1..]).collect::<Vec<_>>();
+        let mut next = 0;
+        let rows = prompts
+            .iter()
+            .map(|prompt| {
+                let row = next;
+                next += usize::from(prompt.tokens.len() > 1);
+                row
+            })
+            .collect::<Vec<_>>();
+        if !longer.is_empty() {
             let top_k = alternatives.min(self.model.card.vocab_size as usize);
             self.restart(&but_last, Wanted::Every { top_k, followed_by: &followed_by })?;
         }
-        self.score(wave, 1)?;
-        if generates {
-            let last = whole.iter().map(|tokens| &tokens[tokens.len() - 1..]).collect::<Vec<_>>();
-            match has_rows {
-                true => self.prefill_step(&last, None, None, self.wanted())?,
-                false => self.restart(&last, self.wanted())?,
-            }
+        self.score(prompts, &rows, 1)?;
+        if !generates {
+            return Ok(());
         }
-        Ok(())
+        let last = prompts
+            .iter()
+            .map(|prompt| &prompt.tokens[prompt.tokens.len() - 1..])
+            .collect::<Vec<_>>();
+        if longer.is_empty() {
+            return Ok(self.restart(&last, self.wanted())?);
+        }
+        // A row that begins anew may come after any.
+        let parents = rows.iter().map(|row| *row.min(&(longer.len() - 1))).collect::<Vec<_>>();
+        let starts = prompts.iter().map(|prompt| prompt.tokens.len() - 1).collect::<Vec<_>>();
+        Ok(self.prefill_step(&last, Some(&parents), Some(&starts), self.wanted())?)
     }
 
-    /// Scores the wave's prompts, all but whose last `left` tokens have just been computed.
-    fn score(&mut self, wave: &Wave, left: usize) -> Result<(), GenerationError> {
-        let prompts = &self.plan.prompts[wave.prompts.clone()];
+    /// Scores prompts, all but whose last `left` tokens have just been computed in these rows.
+    fn score(
+        &mut self,
+        prompts: &[PlannedPrompt],
+        rows: &[usize],
+        left: usize,
+    ) -> Result<(), GenerationError> {
         let reductions = &self.prefilled.reductions;
         self.prompts = prompts
             .iter()
-            .enumerate()
-            .map(|(row, prompt)| {
+            .zip(rows)
+            .map(|(prompt, row)| {
                 let computed = prompt.tokens.len() - left;
-                ScoredPrompt::new(self.plan, prompt, self.model, reductions, row, computed)
+                ScoredPrompt::new(self.plan, prompt, self.model, reductions, *row, computed)
             })
             .collect::<Result<_, _>>()?;
         Ok(())

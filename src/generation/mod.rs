@@ -20,15 +20,17 @@ mod stop;
 mod wave;
 
 use std::future::Future;
+use std::rc::Rc;
 
 use spinfer_logits::Candidate;
 use spinfer_protocol::tensor;
 
 pub use context::{ExecutionContext, Logits, Outputs, Reductions, Step, Wanted};
 pub use error::{BackendError, BackendErrorKind, ClientGone, GenerationError};
-pub use plan::{Plan, PlannedPrompt, Shown, Stops, known, with_bos};
+pub use plan::{Plan, PlannedPrompt, Shown, Stops, encode, known, with_bos};
 pub use row::FinishReason;
 pub use score::Score;
+pub use stop::StopPattern;
 pub use wave::Wave;
 
 use crate::models::Model;
@@ -39,7 +41,7 @@ use row::Row;
 use score::Position;
 
 /// What one candidate has got since its last delta. Joined, the deltas of a candidate are its answer.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Delta {
     /// The candidate's number: `i * candidates + j` for candidate j of prompt i.
     pub index: usize,
@@ -48,11 +50,22 @@ pub struct Delta {
     /// The tokens that begin in the text, where the answer shows them.
     pub tokens: Vec<Token>,
     /// All tokens of the prompt, in the candidate's first delta, where the answer shows them.
-    pub prompt_ids: Option<Vec<TokenId>>,
+    pub prompt_ids: Option<Rc<[TokenId]>>,
     /// Why the candidate ended; `None` until it does.
     pub finish: Option<FinishReason>,
     /// The mean log-probability of the candidate's tokens so far, where candidates are ranked.
     pub mean_logprob: f64,
+}
+
+impl Delta {
+    /// Appends the candidate's next delta.
+    pub fn append(&mut self, next: Delta) {
+        self.text.push_str(&next.text);
+        self.tokens.extend(next.tokens);
+        self.prompt_ids = self.prompt_ids.take().or(next.prompt_ids);
+        self.finish = next.finish;
+        self.mean_logprob = next.mean_logprob;
+    }
 }
 
 /// A token that the answer shows.
@@ -147,7 +160,8 @@ impl<'a> Reader<'a> {
             let last = reductions.positions - 1;
             self.top.clear();
             self.top.extend(reductions.top(place, last));
-            let token = self.sampler.choose(sampling::Row::Top(&self.top), &mut row.chooser())?;
+            let token =
+                self.sampler.choose(sampling::LogitsView::Top(&self.top), &mut row.chooser())?;
             if !self.plan.scores_tokens() {
                 return Ok((token, None));
             }
@@ -158,7 +172,7 @@ impl<'a> Reader<'a> {
             return Ok((token, Some(position.generated(token, logit, alternatives)?)));
         }
         let logits = outputs.logits.row(place);
-        let token = self.sampler.choose(sampling::Row::Whole(logits), &mut row.chooser())?;
+        let token = self.sampler.choose(sampling::LogitsView::Whole(logits), &mut row.chooser())?;
         if !self.plan.scores_tokens() {
             return Ok((token, None));
         }

@@ -2,12 +2,13 @@
 
 use spinfer_protocol::{ApiError, FimTokens, ModelCard, tensor};
 
+use super::stop::StopPattern;
 use super::wave::Wave;
 use crate::models::Model;
 use crate::request::{CompletionRequest, DEFAULT_MAX_TOKENS, Prompt};
-use crate::sampling::SamplingParams;
+use crate::sampling::{Rng, SamplingParams};
 use crate::settings::Settings;
-use crate::tokenizer::{TokenId, Tokenizer};
+use crate::tokenizer::{TokenId, Tokenizer, Utf8Stream};
 
 /// A prompt, ready for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,8 +17,10 @@ pub struct PlannedPrompt {
     pub tokens: Vec<TokenId>,
     /// How many of the first tokens are not the prompt's own.
     pub added: usize,
-    /// What the prompt says, as far as the answer shows or counts it.
+    /// What the prompt says, where the answer shows it.
     pub text: Vec<u8>,
+    /// The whole characters of what the prompt says, where the answer counts from its start.
+    pub characters: usize,
     /// The most tokens to generate after them; they fit in the model's context.
     pub max_tokens: usize,
 }
@@ -26,7 +29,7 @@ pub struct PlannedPrompt {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stops {
     /// Texts.
-    pub texts: Vec<String>,
+    pub texts: Vec<StopPattern>,
     /// Tokens, ascending.
     pub tokens: Vec<TokenId>,
     /// Nothing stops a choice before it has so many tokens.
@@ -62,6 +65,8 @@ pub struct Plan {
     pub sampling: SamplingParams,
     /// Whence all random numbers come.
     pub seed: u64,
+    /// Whether the request has a seed: then a prompt's choices are what they are alone.
+    pub is_seeded: bool,
     /// What ends a choice.
     pub stops: Stops,
     /// What the answer shows.
@@ -91,6 +96,7 @@ impl Plan {
         };
         let card = &model.card;
         let gap = gap(request, model)?;
+        let mut echoed = 0;
         let prompts = request
             .prompts
             .list
@@ -99,13 +105,18 @@ impl Plan {
             .map(|(place, prompt)| {
                 let param = request.prompts.param(place);
                 let (tokens, added) = tokenize(prompt, &param, gap.as_ref(), model)?;
-                let max_tokens =
-                    max_tokens(tokens.len(), request.max_tokens, card.context as usize, &param)?;
-                let text = match shown.echo || shown.logprobs.is_some() {
-                    true => text(prompt, &model.tokenizer),
-                    false => Vec::new(),
-                };
-                Ok(PlannedPrompt { tokens, added, text, max_tokens })
+                let max_tokens = max_tokens(tokens.len(), request, card.context as usize, &param)?;
+                let mut planned =
+                    PlannedPrompt { tokens, added, text: Vec::new(), characters: 0, max_tokens };
+                if shown.echo {
+                    echoed += text_length(prompt, &model.tokenizer) * request.choices.candidates;
+                    check_echo(echoed, settings)?;
+                    planned.text = text(prompt, &model.tokenizer);
+                }
+                if shown.logprobs.is_some() {
+                    planned.characters = characters(prompt, &model.tokenizer);
+                }
+                Ok(planned)
             })
             .collect::<Result<Vec<_>, ApiError>>()?;
         check_vocabulary(request, card)?;
@@ -115,8 +126,9 @@ impl Plan {
             prompts,
             candidates,
             kept: request.choices.n,
-            sampling: request.sampling.clone(),
+            sampling: sampling(request, card),
             seed: request.seed.map_or(random_seed, i64::cast_unsigned),
+            is_seeded: request.seed.is_some(),
             stops: stops(request, card),
             read: read(request, card),
             shown,
@@ -124,6 +136,14 @@ impl Plan {
         };
         plan.check_answer(settings, card)?;
         Ok(plan)
+    }
+
+    /// The random numbers of a candidate. With a seed, they are the same for every prompt, so that a
+    /// prompt's choices don't depend on what else is in the request; without one, equal prompts have
+    /// different choices.
+    pub fn rng(&self, prompt: usize, candidate: usize) -> Rng {
+        let stream = if self.is_seeded { candidate } else { prompt * self.candidates + candidate };
+        Rng::new(self.seed, stream as u64)
     }
 
     /// The tokens of all prompts.
@@ -169,20 +189,20 @@ impl Plan {
 
     /// Refuses what the answer would be too large for, or what can't be scored.
     fn check_answer(&self, settings: &Settings, card: &ModelCard) -> Result<(), ApiError> {
-        if self.scores_prompts() && !card.takes(tensor::TOP_K) {
+        let can_score = card.takes(tensor::TOP_K) && card.takes(tensor::GATHER_IDS);
+        if self.scores_prompts() && !can_score {
             let message = "`echo` with `logprobs` needs a backend that gives log-probabilities; \
                 this model's doesn't.";
             return Err(ApiError::invalid("logprobs", message));
         }
-        if self.shown.echo {
-            let bytes = self.prompts.iter().map(|prompt| prompt.text.len()).sum::<usize>();
-            let bytes = bytes.saturating_mul(self.candidates);
-            if bytes > settings.max_echo_bytes {
+        if self.shown.token_ids {
+            let ids = self.prompt_tokens().saturating_mul(self.candidates);
+            if ids > settings.max_echo_bytes / size_of::<TokenId>() {
                 let message = format!(
-                    "`echo` would repeat {bytes} bytes of prompts, over all choices; the limit is {}.",
-                    settings.max_echo_bytes
+                    "`return_token_ids` would repeat {ids} ids of prompts, over all choices; the limit is {}.",
+                    settings.max_echo_bytes / size_of::<TokenId>()
                 );
-                return Err(ApiError::invalid("echo", message));
+                return Err(ApiError::invalid("return_token_ids", message));
             }
         }
         if let Some(alternatives) = self.shown.logprobs {
@@ -205,6 +225,25 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// Refuses an answer that would repeat so many bytes of prompts.
+fn check_echo(bytes: usize, settings: &Settings) -> Result<(), ApiError> {
+    if bytes <= settings.max_echo_bytes {
+        return Ok(());
+    }
+    let message = format!(
+        "`echo` would repeat more than {} bytes of prompts, over all choices.",
+        settings.max_echo_bytes
+    );
+    Err(ApiError::invalid("echo", message))
+}
+
+/// How tokens are chosen; asking for as many as there are is asking for all.
+fn sampling(request: &CompletionRequest, card: &ModelCard) -> SamplingParams {
+    let sampling = request.sampling.clone();
+    let top_k = sampling.top_k.filter(|top_k| *top_k < card.vocab_size as usize);
+    SamplingParams { top_k, ..sampling }
 }
 
 fn check_count(request: &CompletionRequest, settings: &Settings) -> Result<(), ApiError> {
@@ -260,14 +299,15 @@ fn stops(request: &CompletionRequest, card: &ModelCard) -> Stops {
     }
     tokens.sort_unstable();
     tokens.dedup();
-    Stops { texts: request.stopping.texts.clone(), tokens, min_tokens: request.stopping.min_tokens }
+    let texts = request.stopping.texts.iter().map(|text| StopPattern::new(text)).collect();
+    Stops { texts, tokens, min_tokens: request.stopping.min_tokens }
 }
 
 /// How many of the likeliest tokens a step must bring, where these are enough.
 fn read(request: &CompletionRequest, card: &ModelCard) -> Option<usize> {
     // Tokens that end a choice are banned at first, which changes what is likeliest.
     let banned = request.stopping.min_tokens > 0;
-    let decisive = request.sampling.decisive().filter(|_| !banned)?;
+    let decisive = sampling(request, card).decisive().filter(|_| !banned)?;
     let read = decisive.max(request.logprobs.unwrap_or(0)).min(card.vocab_size as usize);
     (card.takes(tensor::TOP_K) && read <= tensor::MOST_TOP_K as usize).then_some(read)
 }
@@ -289,7 +329,7 @@ fn gap(request: &CompletionRequest, model: &Model) -> Result<Option<Gap>, ApiErr
         );
         ApiError::invalid("suffix", message)
     })?;
-    let suffix = encode(suffix, "suffix", model)?;
+    let suffix = encode_if_it_fits(suffix, "suffix", model)?;
     Ok(Some(Gap { fim, suffix }))
 }
 
@@ -303,7 +343,7 @@ fn tokenize(
 ) -> Result<(Vec<TokenId>, usize), ApiError> {
     let card = &model.card;
     let (mut tokens, is_text) = match prompt {
-        Prompt::Text(text) => (encode(text, param, model)?, true),
+        Prompt::Text(text) => (encode_if_it_fits(text, param, model)?, true),
         Prompt::Tokens(tokens) => {
             for (at, token) in tokens.iter().enumerate() {
                 known(*token, &format!("{param}[{at}]"), card)?;
@@ -354,9 +394,37 @@ fn text(prompt: &Prompt, tokenizer: &Tokenizer) -> Vec<u8> {
     }
 }
 
+/// The bytes of [`text`].
+fn text_length(prompt: &Prompt, tokenizer: &Tokenizer) -> usize {
+    match prompt {
+        Prompt::Text(text) => text.len(),
+        Prompt::Tokens(tokens) => {
+            tokens.iter().map(|token| tokenizer.pieces().bytes(*token).len()).sum()
+        }
+    }
+}
+
+/// The whole characters of [`text`], which may end within one.
+fn characters(prompt: &Prompt, tokenizer: &Tokenizer) -> usize {
+    match prompt {
+        Prompt::Text(text) => text.chars().count(),
+        Prompt::Tokens(tokens) => {
+            let mut stream = Utf8Stream::default();
+            let mut whole = String::new();
+            let mut count = 0;
+            for token in tokens {
+                stream.push(tokenizer.pieces().bytes(*token), &mut whole);
+                count += whole.chars().count();
+                whole.clear();
+            }
+            count
+        }
+    }
+}
+
 /// Encodes a text, unless its length already shows that it can't fit: the time for a hopeless
 /// prompt is bounded by the context, not by the prompt.
-fn encode(text: &str, param: &str, model: &Model) -> Result<Vec<TokenId>, ApiError> {
+fn encode_if_it_fits(text: &str, param: &str, model: &Model) -> Result<Vec<TokenId>, ApiError> {
     let context = model.card.context;
     let fewest = model.tokenizer.fewest_tokens(text);
     if fewest > context as usize {
@@ -368,19 +436,23 @@ fn encode(text: &str, param: &str, model: &Model) -> Result<Vec<TokenId>, ApiErr
             ),
         ));
     }
-    model
-        .tokenizer
-        .encode(text)
-        .map_err(|error| ApiError::internal(format!("The tokenizer failed: {error}.")))
+    self::encode(text, model)
+}
+
+/// The tokens of a text.
+pub fn encode(text: &str, model: &Model) -> Result<Vec<TokenId>, ApiError> {
+    let encoded = model.tokenizer.encode(text);
+    encoded.map_err(|error| ApiError::internal(format!("The tokenizer failed: {error}.")))
 }
 
 /// The tokens that may follow a prompt of `prompt` tokens.
 fn max_tokens(
     prompt: usize,
-    asked: Option<u64>,
+    request: &CompletionRequest,
     context: usize,
     param: &str,
 ) -> Result<usize, ApiError> {
+    let (asked, field) = (request.max_tokens, request.max_tokens_field);
     let room = context.saturating_sub(prompt);
     let exceeded = |param, rest: String| {
         let message = format!(
@@ -394,10 +466,7 @@ fn max_tokens(
         None => Ok(room.min(DEFAULT_MAX_TOKENS as usize)),
         Some(asked) if asked > room as u64 => {
             let all = asked.saturating_add(prompt as u64);
-            exceeded(
-                "max_tokens",
-                format!(", and `max_tokens` asks for {asked} more, {all} in all"),
-            )
+            exceeded(field, format!(", and `{field}` asks for {asked} more, {all} in all"))
         }
         Some(asked) => Ok(asked as usize),
     }

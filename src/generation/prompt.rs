@@ -1,5 +1,7 @@
 //! A prompt whose tokens have been computed: what the answer tells of it.
 
+use std::rc::Rc;
+
 use spinfer_logits::Candidate;
 
 use super::context::Reductions;
@@ -8,21 +10,22 @@ use super::score::{Position, Score};
 use super::{Plan, Token};
 use crate::models::Model;
 use crate::sampling::NanLogits;
-use crate::tokenizer::Utf8Stream;
+use crate::tokenizer::{TokenId, Utf8Stream};
 
 /// What the answer tells of a prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScoredPrompt {
     /// Its own tokens, where they are scored.
     pub tokens: Vec<Token>,
-    /// The whole characters of its text.
-    pub characters: usize,
+    /// The ids of all its tokens, where they are shown.
+    pub ids: Option<Rc<[TokenId]>>,
 }
 
 impl ScoredPrompt {
     /// A prompt whose tokens are not scored.
-    pub fn unscored(prompt: &PlannedPrompt) -> Self {
-        Self { tokens: Vec::new(), characters: characters(&prompt.text) }
+    pub fn unscored(plan: &Plan, prompt: &PlannedPrompt) -> Self {
+        let ids = plan.shown.token_ids.then(|| prompt.tokens.as_slice().into());
+        Self { tokens: Vec::new(), ids }
     }
 
     /// The scores of a prompt's own tokens, from the reductions of its row after `computed` of its
@@ -55,15 +58,8 @@ impl ScoredPrompt {
             };
             tokens.push(Token { id, is_generated: false, score: Some(score) });
         }
-        Ok(Self { tokens, ..Self::unscored(prompt) })
+        Ok(Self { tokens, ..Self::unscored(plan, prompt) })
     }
-}
-
-/// The whole characters of a text that may end within one.
-fn characters(text: &[u8]) -> usize {
-    let mut whole = String::new();
-    Utf8Stream::default().push(text, &mut whole);
-    whole.chars().count()
 }
 
 /// Where each of a prompt's own tokens begins, in characters.
@@ -83,7 +79,7 @@ fn offsets(prompt: &PlannedPrompt, model: &Model) -> Vec<usize> {
         })
         .collect::<Vec<_>>();
     // Some vocabularies put a space before every text, which the text doesn't have.
-    let more = characters.saturating_sub(self::characters(&prompt.text));
+    let more = characters.saturating_sub(prompt.characters);
     let leading = own.first().is_some_and(|token| pieces.bytes(*token).starts_with(b" "));
     let shift = if leading && !prompt.text.starts_with(b" ") { more.min(1) } else { 0 };
     offsets.into_iter().map(|offset| offset.saturating_sub(shift)).collect()

@@ -1,6 +1,7 @@
 //! One candidate while it is generated.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use serde::Serialize;
 
@@ -41,7 +42,7 @@ pub struct Row<'a> {
     generated: usize,
     finished: bool,
     utf8: Utf8Stream,
-    stop: StopFilter,
+    stop: StopFilter<'a>,
     /// Tokens that wait for their text to be let out.
     waiting: VecDeque<Waiting>,
     /// Bytes of the candidate's text so far, and of those the ones let out.
@@ -50,7 +51,7 @@ pub struct Row<'a> {
     /// Whole characters of the prompt's and the candidate's text so far.
     characters: usize,
     /// The ids of the prompt, until they are shown.
-    prompt_ids: Option<Vec<TokenId>>,
+    prompt_ids: Option<Rc<[TokenId]>>,
     logprob_sum: f64,
 }
 
@@ -84,7 +85,7 @@ impl<'a> Row<'a> {
                     prompt,
                     place,
                     last: 0,
-                    rng: Rng::new(plan.seed, candidate as u64),
+                    rng: plan.rng(prompt, candidate),
                     history: if remembers { History::new(tokens) } else { History::default() },
                     generated: 0,
                     finished: false,
@@ -93,8 +94,8 @@ impl<'a> Row<'a> {
                     waiting: VecDeque::new(),
                     decoded: 0,
                     released: 0,
-                    characters: scored[place].characters,
-                    prompt_ids: plan.shown.token_ids.then(|| tokens.clone()),
+                    characters: plan.prompts[prompt].characters,
+                    prompt_ids: scored[place].ids.clone(),
                     logprob_sum: 0.0,
                 }
             })
@@ -148,13 +149,8 @@ impl<'a> Row<'a> {
         self.decoded += text.len();
         self.characters += text.chars().count();
         let mut released = String::new();
-        let stopped = match self.generated > self.plan.stops.min_tokens {
-            true => self.stop.push(&text, &mut released),
-            false => {
-                released = text;
-                false
-            }
-        };
+        let armed = self.generated > self.plan.stops.min_tokens;
+        let stopped = self.stop.push(&text, armed, &mut released);
         let finish = match () {
             () if stopped || ends => Some(FinishReason::Stop),
             () if self.generated == self.limit() => Some(FinishReason::Length),

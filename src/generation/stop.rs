@@ -1,26 +1,57 @@
 //! Stop strings, found in text that arrives in pieces.
 
+/// A stop string, made ready for finding it in one pass (Knuth, Morris and Pratt): the time for a
+/// text doesn't depend on what the stop string looks like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StopPattern {
+    text: Box<[u8]>,
+    /// For each length of a beginning of `text`: the longest shorter beginning that it ends with.
+    borders: Box<[u32]>,
+}
+
+impl StopPattern {
+    /// The pattern of a text that is not empty.
+    pub fn new(text: &str) -> Self {
+        let text: Box<[u8]> = text.as_bytes().into();
+        let mut borders = vec![0; text.len() + 1];
+        let mut border = 0;
+        for length in 2..=text.len() {
+            let byte = text[length - 1];
+            while border > 0 && text[border] != byte {
+                border = borders[border] as usize;
+            }
+            if text[border] == byte {
+                border += 1;
+            }
+            borders[length] = border as u32;
+        }
+        Self { text, borders: borders.into() }
+    }
+}
+
 /// Lets text through up to the first stop string. What could still become one waits inside.
 #[derive(Debug)]
-pub struct StopFilter {
-    stops: Vec<Matcher>,
+pub struct StopFilter<'a> {
+    stops: Vec<Matcher<'a>>,
     held: String,
 }
 
-impl StopFilter {
-    /// A filter for these strings, none of which is empty.
-    pub fn new(stops: &[String]) -> Self {
-        Self { stops: stops.iter().map(|stop| Matcher::new(stop)).collect(), held: String::new() }
+impl<'a> StopFilter<'a> {
+    /// A filter for these strings.
+    pub fn new(stops: &'a [StopPattern]) -> Self {
+        let stops = stops.iter().map(|pattern| Matcher { pattern, matched: 0 }).collect();
+        Self { stops, held: String::new() }
     }
 
     /// Takes text, appends to `released` what is decided, and says whether a stop string was found:
     /// then everything before it is in `released`, and nothing more will come. Of several in the
-    /// same text, the one that begins first counts.
-    pub fn push(&mut self, text: &str, released: &mut String) -> bool {
+    /// same text, the one that begins first counts. A string that is completed while the filter
+    /// isn't `armed` is text like any other.
+    pub fn push(&mut self, text: &str, armed: bool, released: &mut String) -> bool {
         self.held.push_str(text);
         let arrived = self.held.len() - text.len();
-        let found =
-            self.stops.iter_mut().filter_map(|stop| stop.feed(text.as_bytes(), arrived)).min();
+        let feed = |stop: &mut Matcher<'_>| stop.feed(text.as_bytes(), arrived, armed);
+        let found = self.stops.iter_mut().filter_map(feed).min();
         let kept = match found {
             Some(_) => 0,
             None => self.stops.iter().map(|stop| stop.matched).max().unwrap_or(0),
@@ -45,47 +76,30 @@ impl StopFilter {
     }
 }
 
-/// One stop string and how much of it the text so far ends with (Knuth, Morris and Pratt): the time
-/// for a text doesn't depend on what the stop string looks like.
+/// How much of a stop string the text so far ends with.
 #[derive(Debug)]
-struct Matcher {
-    stop: Box<[u8]>,
-    /// For each length of a beginning of `stop`: the longest shorter beginning that it ends with.
-    borders: Box<[u32]>,
+struct Matcher<'a> {
+    pattern: &'a StopPattern,
     matched: usize,
 }
 
-impl Matcher {
-    fn new(stop: &str) -> Self {
-        let mut matcher = Self { stop: stop.as_bytes().into(), borders: Box::new([]), matched: 0 };
-        let mut borders = vec![0; stop.len() + 1];
-        let mut border = 0;
-        for length in 2..=stop.len() {
-            let byte = matcher.stop[length - 1];
-            while border > 0 && matcher.stop[border] != byte {
-                border = borders[border] as usize;
-            }
-            if matcher.stop[border] == byte {
-                border += 1;
-            }
-            borders[length] = border as u32;
-        }
-        matcher.borders = borders.into();
-        matcher
-    }
-
+impl Matcher<'_> {
     /// Takes more text, which begins at offset `at`, and returns the offset where the string begins
-    /// if it is complete now.
-    fn feed(&mut self, text: &[u8], at: usize) -> Option<usize> {
+    /// if it is complete now, and `armed`.
+    fn feed(&mut self, text: &[u8], at: usize, armed: bool) -> Option<usize> {
+        let StopPattern { text: stop, borders } = self.pattern;
         for (offset, byte) in text.iter().enumerate() {
-            while self.matched > 0 && self.stop[self.matched] != *byte {
-                self.matched = self.borders[self.matched] as usize;
+            while self.matched > 0 && stop[self.matched] != *byte {
+                self.matched = borders[self.matched] as usize;
             }
-            if self.stop[self.matched] == *byte {
+            if stop[self.matched] == *byte {
                 self.matched += 1;
             }
-            if self.matched == self.stop.len() {
-                return Some(at + offset + 1 - self.stop.len());
+            if self.matched == stop.len() {
+                if armed {
+                    return Some(at + offset + 1 - stop.len());
+                }
+                self.matched = borders[self.matched] as usize;
             }
         }
         None
@@ -101,11 +115,11 @@ mod tests {
         stops: &[&str],
         pieces: impl IntoIterator<Item = &'a str>,
     ) -> (String, String, bool) {
-        let stops = stops.iter().map(|stop| (*stop).to_owned()).collect::<Vec<_>>();
+        let stops = stops.iter().map(|stop| StopPattern::new(stop)).collect::<Vec<_>>();
         let mut filter = StopFilter::new(&stops);
         let mut released = String::new();
         for piece in pieces {
-            if filter.push(piece, &mut released) {
+            if filter.push(piece, true, &mut released) {
                 return (released, filter.finish(), true);
             }
         }
@@ -167,13 +181,31 @@ mod tests {
     #[test]
     fn a_stop_longer_than_the_text_holds_back_no_more_than_it_must() {
         let stop = "a".repeat(1_000_000) + "b";
-        let mut filter = StopFilter::new(&[stop]);
+        let stop = [StopPattern::new(&stop)];
+        let mut filter = StopFilter::new(&stop);
         let mut released = String::new();
         for _ in 0..50_000 {
-            assert!(!filter.push("aaaaac", &mut released));
-            assert!(!filter.push("aaaa", &mut released));
+            assert!(!filter.push("aaaaac", true, &mut released));
+            assert!(!filter.push("aaaa", true, &mut released));
         }
         // Only the last four letters may still become the stop string.
         assert_eq!(released.len(), 50_000 * 10 - 4);
+    }
+
+    #[test]
+    fn what_is_complete_too_early_does_not_count_but_its_end_may() {
+        let stops = [StopPattern::new("aa")];
+        let mut filter = StopFilter::new(&stops);
+        let mut released = String::new();
+        assert!(!filter.push("aa", false, &mut released));
+        assert_eq!(released, "a");
+        // The second `a` and this one make up another.
+        assert!(filter.push("ab", true, &mut released));
+        assert_eq!(released, "a");
+        let stops = [StopPattern::new("xy")];
+        let mut filter = StopFilter::new(&stops);
+        assert!(!filter.push("xyx", false, &mut released));
+        assert!(filter.push("y", true, &mut released));
+        assert_eq!(released, "axy");
     }
 }

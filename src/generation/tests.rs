@@ -30,6 +30,7 @@ fn plan(prompts: &[(&str, usize)], choices: usize, temperature: f64) -> Plan {
             tokens: text.bytes().map(byte).collect(),
             added: 0,
             text: text.as_bytes().to_vec(),
+            characters: text.chars().count(),
             max_tokens: *max_tokens,
         })
         .collect::<Vec<_>>();
@@ -45,6 +46,7 @@ fn plan(prompts: &[(&str, usize)], choices: usize, temperature: f64) -> Plan {
         read: sampling.decisive(),
         sampling,
         seed: 5,
+        is_seeded: true,
         stops: Stops { tokens: vec![0, 2], ..Stops::default() },
         shown: Shown::default(),
         cache_salt: vec![],
@@ -125,6 +127,7 @@ fn computed(
     let mut model = testing::model();
     model.card.rewinds = rewinds;
     let mut context = FakeContext::new(letters);
+    context.rewinds = rewinds;
     context.reserve(&plan.lengths()).unwrap();
     let mut deltas = Deltas::default();
     block_on(run(&plan, &model, &mut context, &mut deltas)).unwrap();

@@ -68,6 +68,8 @@ pub struct CompletionRequest {
     pub suffix: Option<String>,
     /// The most tokens to generate, where the request says so.
     pub max_tokens: Option<u64>,
+    /// Under which name it says so.
+    pub max_tokens_field: &'static str,
     /// How many completions of each prompt.
     pub choices: Choices,
     /// How tokens are chosen.
@@ -109,11 +111,13 @@ impl CompletionRequest {
         let model = fields.string("model")?.ok_or_else(|| required("model"))?.to_owned();
         let prompts = fields.prompt.take().ok_or_else(|| required("prompt"))?.0?;
         let suffix = fields.string("suffix")?.filter(|suffix| !suffix.is_empty());
+        let (max_tokens, max_tokens_field) = max_tokens(&fields)?;
         let request = Self {
             model,
             prompts,
             suffix: suffix.map(str::to_owned),
-            max_tokens: max_tokens(&fields)?,
+            max_tokens,
+            max_tokens_field,
             choices: Choices::read(&fields)?,
             sampling: sampling::read(&fields)?,
             seed: fields.integer("seed", i64::MIN, i64::MAX)?,
@@ -155,10 +159,14 @@ fn required(name: &'static str) -> ApiError {
     ApiError::invalid(name, format!("`{name}` is required."))
 }
 
-fn max_tokens(fields: &Fields) -> Result<Option<u64>, ApiError> {
-    let max_tokens = fields.integer("max_tokens", 0, i64::MAX)?;
-    let alias = fields.integer("max_completion_tokens", 0, i64::MAX)?;
-    Ok(max_tokens.or(alias).map(i64::unsigned_abs))
+/// The limit, and the field that it is from.
+fn max_tokens(fields: &Fields) -> Result<(Option<u64>, &'static str), ApiError> {
+    let read = |name| Ok(fields.integer(name, 0, i64::MAX)?.map(i64::unsigned_abs));
+    let (max_tokens, alias) = (read("max_tokens")?, read("max_completion_tokens")?);
+    Ok(match (max_tokens, alias) {
+        (None, Some(alias)) => (Some(alias), "max_completion_tokens"),
+        (max_tokens, _) => (max_tokens, "max_tokens"),
+    })
 }
 
 fn logprobs(fields: &Fields) -> Result<Option<usize>, ApiError> {

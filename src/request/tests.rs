@@ -36,6 +36,7 @@ fn the_shortest_request_gets_the_defaults() {
             prompts: prompts(json!("p")),
             suffix: None,
             max_tokens: None,
+            max_tokens_field: "max_tokens",
             choices: Choices { n: 1, candidates: 1 },
             sampling: SamplingParams::default(),
             seed: None,

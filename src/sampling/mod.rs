@@ -9,7 +9,7 @@ mod nucleus;
 mod params;
 mod rng;
 
-use spinfer_logits::{self as lanes, Candidate};
+use spinfer_logits::Candidate;
 
 pub use adjust::History;
 pub use params::{Adjustments, SamplingParams, Temperature, TopP};
@@ -24,7 +24,7 @@ pub struct NanLogits;
 
 /// What is known of a row of logits.
 #[derive(Debug, Clone, Copy)]
-pub enum Row<'a> {
+pub enum LogitsView<'a> {
     /// All of it.
     Whole(&'a [f32]),
     /// Its most likely tokens, the most likely first: at least as many as decide
@@ -68,20 +68,20 @@ impl Sampler {
     /// Chooses one token. NaN among the logits counts as impossible.
     pub fn choose(
         &mut self,
-        row: Row<'_>,
+        logits: LogitsView<'_>,
         chooser: &mut Chooser<'_>,
     ) -> Result<TokenId, NanLogits> {
-        match row {
-            Row::Top(candidates) => {
+        match logits {
+            LogitsView::Top(candidates) => {
                 let kept = self.params.decisive().unwrap_or(candidates.len()).min(candidates.len());
                 self.choose_from_top(&candidates[..kept], chooser.rng)
             }
-            Row::Whole(logits)
+            LogitsView::Whole(logits)
                 if self.params.adjustments.is_none() && chooser.banned.is_empty() =>
             {
                 self.choose_from_whole(logits, chooser.rng)
             }
-            Row::Whole(logits) => {
+            LogitsView::Whole(logits) => {
                 let mut adjusted = std::mem::take(&mut self.adjusted);
                 adjusted.clear();
                 adjusted.extend_from_slice(logits);
@@ -101,7 +101,7 @@ impl Sampler {
     fn choose_from_whole(&mut self, logits: &[f32], rng: &mut Rng) -> Result<TokenId, NanLogits> {
         if let Some(k) = self.params.top_k.filter(|_| !self.params.is_greedy()) {
             let mut candidates = std::mem::take(&mut self.candidates);
-            lanes::top(logits, k, &mut candidates);
+            spinfer_logits::top(logits, k, &mut candidates);
             let chosen = self.choose_from_top(&candidates, rng);
             self.candidates = candidates;
             return chosen;
@@ -110,7 +110,7 @@ impl Sampler {
         if self.params.is_greedy() || max.is_infinite() {
             return Ok(best);
         }
-        lanes::weights(logits, max, self.scale(), &mut self.weights);
+        spinfer_logits::weights(logits, max, self.scale(), &mut self.weights);
         Ok(self.draw(rng).unwrap_or(best))
     }
 
@@ -125,9 +125,8 @@ impl Sampler {
             return Ok(best);
         }
         let scale = self.scale();
-        // Candidates are few: the detour over a list of their logits costs nothing.
         let logits = candidates.iter().map(|candidate| candidate.1).collect::<Vec<_>>();
-        lanes::weights(&logits, max, scale, &mut self.weights);
+        spinfer_logits::weights(&logits, max, scale, &mut self.weights);
         Ok(self.draw(rng).map_or(best, |at| candidates[at as usize].0))
     }
 
@@ -155,7 +154,7 @@ impl Sampler {
 
 /// The highest logit and where it first occurs; `None` when there is nothing but NaN.
 fn argmax(logits: &[f32]) -> Option<(TokenId, f32)> {
-    let max = lanes::max(logits);
+    let max = spinfer_logits::max(logits);
     let first = logits.iter().position(|logit| *logit == max)?;
     Some((first as TokenId, max))
 }
@@ -163,10 +162,10 @@ fn argmax(logits: &[f32]) -> Option<(TokenId, f32)> {
 /// Draws in proportion to the weights. Whole blocks are passed over until the right one.
 fn draw_from_all(weights: &[f32], draw: f64) -> Option<TokenId> {
     const BLOCK: usize = 256;
-    let mut target = draw * lanes::sum(weights);
+    let mut target = draw * spinfer_logits::sum(weights);
     let mut blocks = weights.chunks(BLOCK).zip((0..).step_by(BLOCK)).peekable();
     while let Some((block, first)) = blocks.next() {
-        let mass = lanes::sum(block);
+        let mass = spinfer_logits::sum(block);
         if mass > target || blocks.peek().is_none() {
             return at_cumulative(block.iter().copied().zip(first..), target);
         }
@@ -204,13 +203,17 @@ mod tests {
         }
     }
 
-    fn one(sampler: &mut Sampler, row: Row<'_>, rng: &mut Rng) -> Result<TokenId, NanLogits> {
-        sampler.choose(row, &mut Chooser { rng, history: &History::default(), banned: &[] })
+    fn one(
+        sampler: &mut Sampler,
+        logits: LogitsView<'_>,
+        rng: &mut Rng,
+    ) -> Result<TokenId, NanLogits> {
+        sampler.choose(logits, &mut Chooser { rng, history: &History::default(), banned: &[] })
     }
 
     fn choose(temperature: f64, top_p: f64, logits: &[f32], seed: u64) -> TokenId {
         let mut sampler = Sampler::new(params(temperature, top_p));
-        one(&mut sampler, Row::Whole(logits), &mut Rng::new(seed, 0)).unwrap()
+        one(&mut sampler, LogitsView::Whole(logits), &mut Rng::new(seed, 0)).unwrap()
     }
 
     /// Shares of each token over many draws.
@@ -224,7 +227,7 @@ mod tests {
         let mut rng = Rng::new(7, 0);
         let mut counts = vec![0_u32; logits.len()];
         for _ in 0..DRAWS {
-            counts[one(&mut sampler, Row::Whole(logits), &mut rng).unwrap() as usize] += 1;
+            counts[one(&mut sampler, LogitsView::Whole(logits), &mut rng).unwrap() as usize] += 1;
         }
         counts.into_iter().map(|count| f64::from(count) / f64::from(DRAWS)).collect()
     }
@@ -251,7 +254,8 @@ mod tests {
             assert_eq!(choose(2.0, 0.9, &[f32::NAN, 1.0, f32::NAN], seed), 1);
         }
         let mut sampler = Sampler::new(params(1.0, 1.0));
-        for row in [Row::Whole(&[f32::NAN; 4]), Row::Whole(&[]), Row::Top(&[])] {
+        for row in [LogitsView::Whole(&[f32::NAN; 4]), LogitsView::Whole(&[]), LogitsView::Top(&[])]
+        {
             assert_eq!(one(&mut sampler, row, &mut Rng::new(1, 0)), Err(NanLogits));
         }
     }
@@ -289,7 +293,7 @@ mod tests {
                 let mut sampler = Sampler::new(params(1.0, top_p));
                 let mut rng = Rng::new(seed, stream);
                 (0..50)
-                    .map(|_| one(&mut sampler, Row::Whole(&logits), &mut rng).unwrap())
+                    .map(|_| one(&mut sampler, LogitsView::Whole(&logits), &mut rng).unwrap())
                     .collect::<Vec<_>>()
             };
             assert_eq!(run(1, 0), run(1, 0));
@@ -333,8 +337,8 @@ mod tests {
             spinfer_logits::top(&logits, params.decisive().unwrap() + 3, &mut top);
             let mut sampler = Sampler::new(params);
             for seed in 0..200 {
-                let whole = one(&mut sampler, Row::Whole(&logits), &mut Rng::new(seed, 0));
-                let part = one(&mut sampler, Row::Top(&top), &mut Rng::new(seed, 0));
+                let whole = one(&mut sampler, LogitsView::Whole(&logits), &mut Rng::new(seed, 0));
+                let part = one(&mut sampler, LogitsView::Top(&top), &mut Rng::new(seed, 0));
                 assert_eq!(whole, part, "{temperature} {top_k:?}");
             }
         }
@@ -347,9 +351,9 @@ mod tests {
         let params = SamplingParams { adjustments, ..params(0.0, 1.0) };
         assert_eq!(params.decisive(), None);
         let mut sampler = Sampler::new(params);
-        assert_eq!(one(&mut sampler, Row::Whole(&logits), &mut Rng::new(1, 0)), Ok(0));
+        assert_eq!(one(&mut sampler, LogitsView::Whole(&logits), &mut Rng::new(1, 0)), Ok(0));
         let mut rng = Rng::new(1, 0);
         let mut chooser = Chooser { rng: &mut rng, history: &History::default(), banned: &[0, 7] };
-        assert_eq!(sampler.choose(Row::Whole(&logits), &mut chooser), Ok(1));
+        assert_eq!(sampler.choose(LogitsView::Whole(&logits), &mut chooser), Ok(1));
     }
 }

@@ -2,8 +2,6 @@
 
 use std::cmp::Ordering;
 
-use spinfer_logits as lanes;
-
 use super::at_cumulative;
 use crate::tokenizer::TokenId;
 
@@ -38,7 +36,7 @@ impl Nucleus {
     /// Draws from the smallest set of the heaviest tokens that holds at least `top_p` of the sum of
     /// all weights. `draw` is in `0..1`.
     pub fn draw(&mut self, weights: &[f32], top_p: f64, draw: f64) -> Option<TokenId> {
-        let total = lanes::sum(weights);
+        let total = spinfer_logits::sum(weights);
         self.gather(weights, total, top_p);
         let last = self.last(top_p * total)?;
         let inside = |candidate: &&Candidate| heavier_first(candidate, &last) != Ordering::Greater;
@@ -55,7 +53,7 @@ impl Nucleus {
         let light = ((1.0 - top_p) * total / weights.len() as f64 * 0.999) as f32;
         self.candidates.clear();
         for (block, first) in weights.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
-            if lanes::any_above(block, light) {
+            if spinfer_logits::any_above(block, light) {
                 let heavy =
                     block.iter().copied().zip(first..).filter(|(weight, _)| *weight > light);
                 self.candidates.extend(heavy);

@@ -690,3 +690,120 @@ fn what_was_not_computed_is_told() {
     let plain = whole(&platform, &json!({}))["usage"].clone();
     assert!(plain.get("prompt_tokens_details").is_none());
 }
+
+/// Scored prompts of which some have one token, in a wave that is not the first.
+#[test]
+fn short_prompts_in_later_waves_are_what_each_is_alone() {
+    let platform = FakePlatform::new(letters);
+    let prompts = ["abc", "de", "f", "gh", "i", "jkl", "m", "n"];
+    for n in [1, 2, 3] {
+        for max_tokens in [0, 3] {
+            for temperature in [0, 1] {
+                let fields = json!({
+                    "n": n, "seed": 3, "max_tokens": max_tokens, "temperature": temperature,
+                    "echo": true, "logprobs": 1,
+                });
+                let with = |prompt: Value| {
+                    let mut fields = fields.clone();
+                    fields["prompt"] = prompt;
+                    whole(&platform, &fields)["choices"].as_array().unwrap().clone()
+                };
+                let together = with(json!(prompts));
+                for (i, prompt) in prompts.iter().enumerate() {
+                    for (j, alone) in with(json!(prompt)).into_iter().enumerate() {
+                        let choice = &together[i * n + j];
+                        assert_eq!(choice["text"], alone["text"], "{fields} {prompt} {j}");
+                        assert_eq!(choice["logprobs"], alone["logprobs"], "{fields} {prompt} {j}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn equal_prompts_have_different_choices_unless_there_is_a_seed() {
+    let platform = FakePlatform::new(letters);
+    let texts = |seed: Value| {
+        let fields = json!({"prompt": ["abc", "abc"], "temperature": 1, "seed": seed});
+        let answer = whole(&platform, &fields);
+        (answer["choices"][0]["text"].clone(), answer["choices"][1]["text"].clone())
+    };
+    let (first, second) = texts(Value::Null);
+    assert_ne!(first, second);
+    let (first, second) = texts(json!(1));
+    assert_eq!(first, second);
+}
+
+#[test]
+fn a_stop_may_begin_before_min_tokens_and_end_after() {
+    let platform = FakePlatform::new(|_| certain(byte(b'\n')));
+    let choice = |min_tokens: usize| {
+        let fields = json!({"min_tokens": min_tokens, "stop": "\n\n", "max_tokens": 9});
+        whole(&platform, &fields)["choices"][0].clone()
+    };
+    assert_eq!((&choice(0)["text"], &choice(0)["finish_reason"]), (&json!(""), &json!("stop")));
+    // The first that ends after the third token begins with that.
+    assert_eq!((&choice(3)["text"], &choice(3)["finish_reason"]), (&json!("\n\n"), &json!("stop")));
+}
+
+#[test]
+fn asking_for_all_tokens_is_asking_for_none_in_particular() {
+    let platform = FakePlatform::new(letters);
+    let text = |top_k: i64| {
+        let fields = json!({"temperature": 1, "seed": 1, "top_k": top_k});
+        whole(&platform, &fields)["choices"][0]["text"].clone()
+    };
+    assert_eq!(text(300), text(-1));
+    assert_eq!(text(i64::MAX), text(-1));
+}
+
+#[test]
+fn the_field_that_was_sent_is_named() {
+    let platform = FakePlatform::new(letters);
+    for field in ["max_tokens", "max_completion_tokens"] {
+        let mut fields = json!({"max_tokens": null});
+        fields[field] = 1000.into();
+        let error = post(&platform, &fields).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some(field));
+    }
+}
+
+#[test]
+fn whom_a_request_is_for_is_logged() {
+    let platform = FakePlatform::new(letters);
+    whole(&platform, &json!({"user": "a\nb", "max_tokens": 1}));
+    assert_eq!(*platform.logged.borrow(), ["user: \"a\\nb\""]);
+}
+
+#[test]
+fn requests_about_tokens_have_their_limits_too() {
+    let platform = FakePlatform::new(letters);
+    let call = |endpoint, body: Value| {
+        let body = body.to_string();
+        let settings = Settings::default();
+        let answer = block_on(respond(endpoint, body.as_bytes(), &settings, &platform));
+        answer.map(drop).map_err(|error| (error.status, error.param.unwrap_or_default()))
+    };
+    let most = 64 * 256;
+    let detokenize =
+        |count: usize| call(Endpoint::Detokenize, json!({"model": "m", "tokens": vec![5; count]}));
+    assert_eq!(detokenize(most), Ok(()));
+    assert_eq!(detokenize(most + 1), Err((400, "tokens".to_owned())));
+    let long = json!({"model": "m", "prompt": "x".repeat(13 * most + 1)});
+    assert_eq!(call(Endpoint::Tokenize, long), Err((400, "prompt".to_owned())));
+}
+
+#[test]
+fn ids_that_would_be_repeated_are_capped() {
+    let platform = FakePlatform::new(letters);
+    let settings = Settings { max_echo_bytes: 40, ..Settings::default() };
+    let ask = |n: usize| {
+        let body = json!({"model": "m", "prompt": "abcd", "n": n, "return_token_ids": true});
+        let body = body.to_string();
+        let answer = respond(Endpoint::Completions, body.as_bytes(), &settings, &platform);
+        block_on(answer).map(drop).map_err(|error| error.param.unwrap_or_default())
+    };
+    assert_eq!(ask(2), Ok(()));
+    assert_eq!(ask(3), Err("return_token_ids".to_owned()));
+}

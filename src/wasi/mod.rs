@@ -130,6 +130,10 @@ impl Platform for Wasi {
         // The host need not know the key to tell it from others.
         self.key.as_ref().map_or_else(Vec::new, |key| Sha256::digest(key).to_vec())
     }
+
+    fn log(&self, line: &str) {
+        eprintln!("{line}");
+    }
 }
 
 /// The models: from the snapshot that this instance was made of or, where there was none, read now.

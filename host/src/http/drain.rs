@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 
 /// How long, and how many bytes of it, a client may go on sending a body that nobody reads.
 const LONGEST: Duration = Duration::from_secs(5);
-const MOST: usize = 1 << 30;
+const MOST: usize = 256 << 20;
 
 /// A body whose rest is read and thrown away when it is dropped. A connection that is closed while
 /// the client still sends is reset, and the client may then never see the answer that told it why
