@@ -42,6 +42,9 @@ pub struct NnConfig {
     pub requests_in_flight: u32,
     /// How many seconds a request waits for room before it is answered with 429.
     pub longest_wait: f64,
+    /// How many seconds a client may take to send a body, and may leave a part of an answer unread,
+    /// before it is let go.
+    pub client_timeout: f64,
 }
 
 impl Default for NnConfig {
@@ -57,6 +60,7 @@ impl Default for NnConfig {
             prefix_cache: true,
             requests_in_flight: 256,
             longest_wait: 10.0,
+            client_timeout: 60.0,
         }
     }
 }
@@ -65,6 +69,11 @@ impl NnConfig {
     /// [`Self::longest_wait`] as a duration.
     pub fn longest_wait(&self) -> Duration {
         Duration::from_secs_f64(self.longest_wait)
+    }
+
+    /// [`Self::client_timeout`] as a duration.
+    pub fn client_timeout(&self) -> Duration {
+        Duration::from_secs_f64(self.client_timeout)
     }
 
     fn check(&self) -> anyhow::Result<()> {
@@ -85,6 +94,11 @@ impl NnConfig {
             (0.0..=86_400.0).contains(&self.longest_wait),
             "nn.longest_wait is {}, but must be 0 to 86400 seconds",
             self.longest_wait
+        );
+        anyhow::ensure!(
+            (0.1..=86_400.0).contains(&self.client_timeout),
+            "nn.client_timeout is {}, but must be 0.1 to 86400 seconds",
+            self.client_timeout
         );
         Ok(())
     }

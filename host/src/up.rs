@@ -74,8 +74,13 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let metrics = prometheus::Registry::new();
     let access = Access::new(&app, address.ip())?;
     let app = Arc::new(app);
-    let in_flight = config.requests_in_flight;
-    let service = Arc::new(Service::new(app.clone(), access, in_flight, metrics.clone()));
+    let service = Arc::new(Service::new(
+        app.clone(),
+        access,
+        config.requests_in_flight,
+        config.client_timeout(),
+        metrics.clone(),
+    ));
     // On a thread of its own: most of it is hashing and compiling, which must hold up nobody.
     let cache = Cache::open(Cache::default_root()?)?;
     let to_load = (app.clone(), config, cache.clone());

@@ -65,31 +65,28 @@ fn thirty_two_prompts_of_unequal_length_with_two_choices_each() {
 }
 
 /// The tokens that the backend computes for a request.
-fn computed(body: &Value) -> u64 {
+fn computed(caller: &str, body: &Value) -> u64 {
     let count = || {
         SERVER.metric("spinfer_prefill_tokens_total") + SERVER.metric("spinfer_decode_tokens_total")
     };
     let before = count();
-    assert_eq!(SERVER.complete(body).status, 200);
+    assert_eq!(SERVER.complete_as(caller, body).status, 200);
     count() - before
 }
 
 #[test]
 fn eight_choices_cost_one_prefill() {
     let _alone = alone();
-    // Each prompt begins otherwise, so that none is in the prefix cache.
-    let cost = |first: u32, fields: Value| {
-        let ids: Vec<u32> = (0..1000).map(|at| 1000 * first + at % 97).collect();
-        let base = json!({"model": MODEL, "prompt": ids, "max_tokens": 4, "ignore_eos": true});
-        computed(&with(&base, fields))
-    };
+    let ids: Vec<u32> = (0..1000).map(|at| 1000 + at % 97).collect();
+    let base = json!({"model": MODEL, "prompt": ids, "max_tokens": 4, "ignore_eos": true});
+    let cost = |caller: &str, fields: Value| computed(caller, &with(&base, fields));
     // The last token of each choice is never computed.
-    assert_eq!(cost(1, json!({"n": 8})), 1000 + 8 * 3);
-    assert_eq!(cost(2, json!({"n": 2, "best_of": 8})), 1000 + 8 * 3);
+    assert_eq!(cost("first", json!({"n": 8})), 1000 + 8 * 3);
+    assert_eq!(cost("second", json!({"n": 2, "best_of": 8})), 1000 + 8 * 3);
     // More choices than rows: the prompt is still there for the next wave.
-    assert_eq!(cost(3, json!({"n": 40})), 1000 + 40 * 3);
+    assert_eq!(cost("third", json!({"n": 40})), 1000 + 40 * 3);
     // Scoring and generating together compute each token once, too.
-    assert_eq!(cost(4, json!({"n": 2, "echo": true, "logprobs": 0})), 1000 + 2 * 3);
+    assert_eq!(cost("fourth", json!({"n": 2, "echo": true, "logprobs": 0})), 1000 + 2 * 3);
 }
 
 /// A repeated prompt costs its last token; what its scores need is computed in any case.
@@ -101,15 +98,14 @@ fn a_repeated_prompt_is_computed_once() {
         "model": MODEL, "prompt": ids, "max_tokens": 4, "ignore_eos": true, "temperature": 0,
     });
     let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
-    let first = SERVER.complete(&body).json();
+    let first = SERVER.complete_as("someone", &body).json();
     assert_eq!(cached(&first), 0);
-    assert_eq!(computed(&body), 1 + 3);
-    let again = SERVER.complete(&body).json();
+    assert_eq!(computed("someone", &body), 1 + 3);
+    let again = SERVER.complete_as("someone", &body).json();
     assert_eq!(cached(&again), 499);
-    assert_eq!(again["choices"], first["choices"]);
     assert_eq!(again["usage"]["prompt_tokens"], 500, "they count all the same");
-    let scored = SERVER.complete(&with(&body, json!({"echo": true, "logprobs": 0}))).json();
-    assert_eq!(cached(&scored), 0);
+    let scored = with(&body, json!({"echo": true, "logprobs": 0}));
+    assert_eq!(cached(&SERVER.complete_as("someone", &scored).json()), 0);
     // Another caller has none of it.
     let other = SERVER.complete_as("someone else", &body).json();
     assert_eq!(cached(&other), 0);

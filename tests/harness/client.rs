@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -42,6 +43,12 @@ impl Answer {
         assert_eq!(self.status, 200, "{}", self.text);
         self.json()["choices"][0]["text"].as_str().expect("a text").to_owned()
     }
+}
+
+/// A key that no other call has.
+fn new_caller() -> String {
+    static CALLERS: AtomicU64 = AtomicU64::new(0);
+    format!("caller {}", CALLERS.fetch_add(1, Ordering::Relaxed))
 }
 
 fn agent() -> Agent {
@@ -93,12 +100,13 @@ impl Server {
         read(agent().run(request).expect("an answer"))
     }
 
-    /// `POST /v1/completions` of a JSON body.
+    /// `POST /v1/completions` of a JSON body, by a caller that nobody was before: so that no answer
+    /// depends on what the prefix cache has.
     pub fn complete(&self, body: &Value) -> Answer {
-        self.post("/v1/completions", "application/json", body.to_string().as_bytes())
+        self.complete_as(&new_caller(), body)
     }
 
-    /// The same with a bearer token.
+    /// The same by a given caller.
     pub fn complete_as(&self, key: &str, body: &Value) -> Answer {
         let request = agent()
             .post(format!("{}/v1/completions", self.url))
@@ -115,6 +123,7 @@ impl Server {
         let response = agent()
             .post(format!("{}/v1/completions", self.url))
             .header("content-type", "application/json")
+            .header("authorization", format!("Bearer {}", new_caller()))
             .send(body.to_string().as_bytes())
             .expect("an answer");
         assert_eq!(response.status(), 200);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use wasmtime::component::{Linker, ResourceTable};
-use wasmtime::{Engine, Store, StoreLimits, StoreLimitsBuilder};
+use wasmtime::{Engine, Store, StoreLimits, StoreLimitsBuilder, UpdateDeadline};
 use wasmtime_wasi::{
     FsPerms, HostMonotonicClock, HostWallClock, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView,
 };
@@ -24,6 +24,9 @@ use crate::nn::wit::{self, NnCtx, NnState, NnView};
 
 /// The most bytes of memory of one instance.
 const MOST_MEMORY: usize = 2 << 30;
+
+/// How many epochs a guest may run on its own, between two calls of `compute`: 30 s.
+pub const MOST_TICKS: u32 = 3000;
 
 /// What a component's instances have in common.
 #[derive(Clone)]
@@ -82,6 +85,11 @@ impl InstanceState {
             registry: Registry::default(),
             allowed: Arc::default(),
             observer: Arc::new(()),
+            ticks: 0,
+            // Loading tokenizers takes as long as it takes.
+            most_ticks: u32::MAX,
+            tensor_bytes: 0,
+            contexts: 0,
         };
         Ok(Self::from_parts(wasi.build(), Arc::default(), nn))
     }
@@ -102,9 +110,16 @@ impl InstanceState {
     pub fn into_store(self, engine: &Engine) -> Store<Self> {
         let mut store = Store::new(engine, self);
         store.limiter(|state| &mut state.limits);
-        // Guests that compute give way to other work on their thread, and can be dropped then.
+        // Guests that run give way to other work on their thread, and can be dropped then.
         store.set_epoch_deadline(1);
-        store.epoch_deadline_async_yield_and_update(1);
+        store.epoch_deadline_callback(|mut store| {
+            let nn = store.data_mut().nn().ctx;
+            nn.ticks += 1;
+            if nn.ticks > nn.most_ticks {
+                return Err(wasmtime::Error::msg("it has run for too long without computing"));
+            }
+            Ok(UpdateDeadline::Yield(1))
+        });
         store
     }
 }

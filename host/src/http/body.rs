@@ -1,6 +1,7 @@
 //! The body of an answer on its way to the client.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use tokio::time::{Instant, Sleep, sleep};
 
-use super::service::InFlight;
+use super::patience::{Guard, Held};
+use super::service::{InFlight, Place};
 use super::worker::{InstanceFailed, Life};
 
 /// Any error that a body can end with.
@@ -38,12 +40,38 @@ pub fn full(content: impl Into<Bytes>) -> AnswerBody {
 /// goes away, ends the instance.
 pub struct InstanceBody<B> {
     inner: B,
-    /// None once it has ended.
-    life: Option<Life>,
-    /// Whether it ended badly, so that the body is not whole.
+    /// The instance's life and its place at the gate; gone once it has ended, or has been taken from a
+    /// client that doesn't read.
+    held: Arc<Held<(Option<Life>, Place)>>,
+    _guard: Guard,
+    /// Whether the instance ended badly, so that the body is not whole.
     failed: bool,
     in_flight: InFlight,
     keep_alive: Option<KeepAlive>,
+}
+
+/// What became of an instance that was to go on.
+enum Going {
+    /// It goes on.
+    On,
+    /// It has just ended.
+    Ended { failed: bool },
+    /// It had ended before.
+    Over,
+    /// It was taken from a client that doesn't read.
+    Taken,
+}
+
+/// Lets an instance go on for as long as it can.
+fn go_on(life: &mut Option<Life>, cx: &mut Context<'_>) -> Going {
+    match life.as_mut().map(|life| life.as_mut().poll(cx)) {
+        None => Going::Over,
+        Some(Poll::Pending) => Going::On,
+        Some(Poll::Ready(ended)) => {
+            *life = None;
+            Going::Ended { failed: ended.is_err() }
+        }
+    }
 }
 
 /// Puts comments between the events of a stream when nothing else comes.
@@ -75,19 +103,27 @@ impl KeepAlive {
 
 impl<B> InstanceBody<B> {
     /// Wraps a body. A `text/event-stream` is to be given a sign of life every `keep_alive`.
-    pub fn new(inner: B, life: Life, in_flight: InFlight, keep_alive: Option<Duration>) -> Self {
+    /// `patience` is for a client that leaves something unread.
+    pub fn new(
+        inner: B,
+        life: Life,
+        mut in_flight: InFlight,
+        keep_alive: Option<Duration>,
+        patience: Duration,
+    ) -> Self {
         let keep_alive = keep_alive.map(|period| KeepAlive {
             period,
             silence: Box::pin(sleep(period)),
             between_events: true,
         });
-        Self { inner, life: Some(life), failed: false, in_flight, keep_alive }
+        let (held, guard) = Held::new((Some(life), in_flight.take_place()), patience);
+        Self { inner, held, _guard: guard, failed: false, in_flight, keep_alive }
     }
 
     /// The whole body was taken. What the guest still does after its answer, it does by itself.
     fn complete(&mut self) {
         self.in_flight.complete();
-        if let Some(life) = self.life.take() {
+        if let Some(life) = self.held.with(|(life, _)| life.take()).flatten() {
             tokio::spawn(tokio::time::timeout(AFTERWARDS, life));
         }
     }
@@ -95,9 +131,37 @@ impl<B> InstanceBody<B> {
 
 impl<B> InstanceBody<B>
 where
-    B: Body<Data = Bytes>,
+    B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        loop {
+            if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
+                return Poll::Ready(self.took(frame));
+            }
+            match self.held.with(|(life, _)| go_on(life, cx)).unwrap_or(Going::Taken) {
+                Going::On => {
+                    // The guest may have written something.
+                    if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
+                        return Poll::Ready(self.took(frame));
+                    }
+                    break;
+                }
+                Going::Ended { failed } => self.failed = failed,
+                Going::Over => break,
+                Going::Taken => {
+                    self.failed = true;
+                    break;
+                }
+            }
+        }
+        match &mut self.keep_alive {
+            _ if self.failed => Poll::Ready(Some(Err(Box::new(InstanceFailed)))),
+            Some(keep_alive) => keep_alive.poll(cx).map(|comment| Some(Ok(comment))),
+            None => Poll::Pending,
+        }
+    }
+
     /// Takes note of what the guest has written.
     fn took(
         &mut self,
@@ -142,27 +206,13 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
-        loop {
-            if let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) {
-                return Poll::Ready(this.took(frame));
-            }
-            let Some(life) = &mut this.life else { break };
-            if let Poll::Ready(ended) = life.as_mut().poll(cx) {
-                this.life = None;
-                this.failed = ended.is_err();
-            }
-            // The guest may have written something, or ended.
-            if let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) {
-                return Poll::Ready(this.took(frame));
-            }
-            if this.life.is_some() {
-                break;
-            }
+        this.held.all_read();
+        let polled = this.poll(cx);
+        if let Poll::Ready(Some(Ok(_))) = polled {
+            // Until it is polled again, the client has not taken this.
+            this.held.something_to_read();
         }
-        match &mut this.keep_alive {
-            Some(keep_alive) => keep_alive.poll(cx).map(|comment| Some(Ok(comment))),
-            None => Poll::Pending,
-        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -185,6 +235,8 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(3600);
 
     async fn next<B>(body: &mut InstanceBody<B>) -> Bytes
     where
@@ -209,7 +261,8 @@ mod tests {
                 if polls == 2 { Poll::Pending } else { Pin::new(&mut ends_with_life).poll_next(cx) }
             });
             let in_flight = InFlight::untracked();
-            let mut body = InstanceBody::new(StreamBody::new(stream), life, in_flight, None);
+            let stream = StreamBody::new(stream);
+            let mut body = InstanceBody::new(stream, life, in_flight, None, PATIENCE);
             assert_eq!(next(&mut body).await, "half");
             let end = body.frame().await;
             assert_eq!(end.is_some_and(|end| end.is_err()), failed);
@@ -226,7 +279,8 @@ mod tests {
         });
         let period = Duration::from_millis(1);
         let (life, in_flight) = (Box::pin(std::future::pending()), InFlight::untracked());
-        let mut body = InstanceBody::new(StreamBody::new(stream), life, in_flight, Some(period));
+        let stream = StreamBody::new(stream);
+        let mut body = InstanceBody::new(stream, life, in_flight, Some(period), PATIENCE);
         sender.send("data: 1\n\n").unwrap();
         assert_eq!(next(&mut body).await, "data: 1\n\n");
         assert_eq!(next(&mut body).await, ": keep-alive\n\n");
@@ -239,5 +293,22 @@ mod tests {
         assert_eq!(next(&mut body).await, "\n\n");
         drop(sender);
         assert!(body.frame().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_client_that_stops_reading_loses_its_instance() {
+        let (alive, ended) = tokio::sync::oneshot::channel::<()>();
+        let life: Life = Box::pin(async move {
+            let _alive = alive;
+            std::future::pending().await
+        });
+        let events =
+            (0..).map(|_| Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"data: 1\n\n"))));
+        let stream = StreamBody::new(futures::stream::iter(events));
+        let patience = Duration::from_millis(1);
+        let in_flight = InFlight::untracked();
+        let mut body = InstanceBody::new(stream, life, in_flight, None, patience);
+        assert_eq!(next(&mut body).await, "data: 1\n\n");
+        assert!(ended.await.is_err(), "the life was dropped, though nobody polled the body");
     }
 }

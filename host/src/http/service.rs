@@ -21,6 +21,7 @@ use wasmtime_wasi_http::Error as WasiHttpError;
 use super::access::{self, Access};
 use super::body::{AnswerBody, InstanceBody, KEEP_ALIVE, full};
 use super::drain::Drained;
+use super::patience::Hurried;
 use super::worker::Served;
 use crate::app::App;
 use crate::nn::wit::ComputeObserver;
@@ -43,6 +44,8 @@ pub struct Service {
     /// Requests at a time.
     gate: Arc<Semaphore>,
     most_in_flight: u32,
+    /// With clients that take too long.
+    patience: Duration,
     registry: prometheus::Registry,
 }
 
@@ -54,6 +57,7 @@ impl Service {
         app: Arc<App>,
         access: Access,
         most_in_flight: u32,
+        patience: Duration,
         registry: prometheus::Registry,
     ) -> Self {
         Self {
@@ -62,6 +66,7 @@ impl Service {
             components: OnceLock::new(),
             gate: Arc::new(Semaphore::new(most_in_flight as usize)),
             most_in_flight,
+            patience,
             registry,
         }
     }
@@ -132,7 +137,7 @@ impl Service {
             .ok_or_else(|| ApiError::unknown_path(request.method().as_str(), path))?
             .clone();
         let permit = self.admit(request.method())?;
-        run(component, request, log, permit).await
+        run(component, request, log, permit, self.patience).await
     }
 
     /// Only what may cost a computation passes the gate: probes and preflights always get through.
@@ -165,7 +170,8 @@ async fn run(
     component: Arc<Served>,
     request: http::Request<Drained<Incoming>>,
     log: Log,
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Place,
+    patience: Duration,
 ) -> Result<Answer, ApiError> {
     let mut in_flight = InFlight {
         log: Some(log.clone()),
@@ -173,9 +179,10 @@ async fn run(
         bytes: 0,
         length: None,
         complete: log.method == Method::HEAD,
-        _permit: permit,
+        place: permit,
     };
-    let request = request.map(|body| body.map_err(WasiHttpError::Hyper).boxed_unsync());
+    let request = request
+        .map(|body| Hurried::new(body.map_err(WasiHttpError::Hyper), patience).boxed_unsync());
     let (sender, mut answer) = oneshot::channel();
     let mut life = component.answer(request, log.id, log.timings, sender);
     let answer = tokio::select! {
@@ -188,7 +195,9 @@ async fn run(
         Some(Ok(answer)) => {
             in_flight.log_head(&answer);
             let keep_alive = is_event_stream(answer.headers()).then_some(KEEP_ALIVE);
-            let wrap = |body| InstanceBody::new(body, life, in_flight, keep_alive).boxed_unsync();
+            let wrap = |body| {
+                InstanceBody::new(body, life, in_flight, keep_alive, patience).boxed_unsync()
+            };
             Ok(answer.map(wrap))
         }
         Some(Err(error)) => {
@@ -319,8 +328,11 @@ pub struct InFlight {
     /// The body's length, where it is known.
     length: Option<u64>,
     complete: bool,
-    _permit: Option<OwnedSemaphorePermit>,
+    place: Place,
 }
+
+/// A place at the gate, where the request needs one.
+pub type Place = Option<OwnedSemaphorePermit>;
 
 impl InFlight {
     fn id(&self) -> &str {
@@ -331,6 +343,11 @@ impl InFlight {
         self.status = answer.status().as_u16();
         let length = answer.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         self.length = length.and_then(|length| length.parse().ok());
+    }
+
+    /// Its place at the gate, to be kept elsewhere.
+    pub fn take_place(&mut self) -> Place {
+        self.place.take()
     }
 
     /// Counts bytes of the body.
@@ -360,7 +377,7 @@ impl InFlight {
 
     #[cfg(test)]
     pub fn untracked() -> Self {
-        Self { log: None, status: 0, bytes: 0, length: None, complete: false, _permit: None }
+        Self { log: None, status: 0, bytes: 0, length: None, complete: false, place: None }
     }
 }
 

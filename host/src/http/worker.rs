@@ -14,7 +14,7 @@ use wasmtime_wasi_http::handler::{Prepared, ProxyPre, Request, Response};
 use wasmtime_wasi_http::{p2, p3};
 
 use super::service::Timings;
-use crate::component::state::{Grants, InstanceState};
+use crate::component::state::{Grants, InstanceState, MOST_TICKS};
 use crate::nn::Registry;
 use crate::nn::wit::{ComputeObserver, NnCtx};
 
@@ -89,6 +89,10 @@ impl Served {
             registry: self.registry.clone(),
             allowed: self.ai_models.clone(),
             observer: computes,
+            ticks: 0,
+            most_ticks: MOST_TICKS,
+            tensor_bytes: 0,
+            contexts: 0,
         };
         let mut store = InstanceState::new(&self.grants, nn, id)?.into_store(&self.engine);
         let proxy = self.pre.instantiate_async(&mut store).await?;

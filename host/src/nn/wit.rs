@@ -37,7 +37,21 @@ pub struct NnCtx {
     pub allowed: Arc<BTreeSet<String>>,
     /// Is told of the instance's calls of `compute`.
     pub observer: Arc<dyn ComputeObserver>,
+    /// Epochs that the instance has run since it last computed.
+    pub ticks: u32,
+    /// How many it may; one more and it ends.
+    pub most_ticks: u32,
+    /// Bytes of the tensors that it holds.
+    pub tensor_bytes: usize,
+    /// Execution contexts that it holds.
+    pub contexts: usize,
 }
+
+/// The most bytes of tensors that one instance may hold in the host.
+const MOST_TENSOR_BYTES: usize = 1 << 30;
+
+/// The most execution contexts that one instance may hold.
+const MOST_CONTEXTS: usize = 16;
 
 /// Who is told when an instance computes.
 pub trait ComputeObserver: Send + Sync {
@@ -107,6 +121,25 @@ impl NnView<'_> {
     }
 }
 
+impl NnView<'_> {
+    /// Keeps a tensor for the guest. A guest that holds too many ends.
+    fn push_tensor(&mut self, tensor: Tensor) -> wasmtime::Result<Resource<Tensor>> {
+        self.ctx.tensor_bytes += tensor.data.len();
+        if self.ctx.tensor_bytes > MOST_TENSOR_BYTES {
+            return Err(wasmtime::Error::msg(format!(
+                "it holds more than {MOST_TENSOR_BYTES} bytes of tensors"
+            )));
+        }
+        Ok(self.table.push(tensor)?)
+    }
+
+    fn delete_tensor(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<Tensor> {
+        let tensor = self.table.delete(tensor)?;
+        self.ctx.tensor_bytes -= tensor.data.len();
+        Ok(tensor)
+    }
+}
+
 impl tensor::Host for NnView<'_> {}
 
 impl tensor::HostTensor for NnView<'_> {
@@ -116,7 +149,7 @@ impl tensor::HostTensor for NnView<'_> {
         ty: tensor::TensorType,
         data: Vec<u8>,
     ) -> wasmtime::Result<Resource<Tensor>> {
-        Ok(self.table.push(Tensor::new(dimensions, ty.into(), data))?)
+        self.push_tensor(Tensor::new(dimensions, ty.into(), data))
     }
 
     fn dimensions(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<Vec<u32>> {
@@ -133,8 +166,7 @@ impl tensor::HostTensor for NnView<'_> {
     }
 
     fn drop(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<()> {
-        self.table.delete(tensor)?;
-        Ok(())
+        self.delete_tensor(tensor).map(drop)
     }
 }
 
@@ -165,7 +197,12 @@ impl graph::HostGraph for NnView<'_> {
         &mut self,
         graph: Resource<Graph>,
     ) -> wasmtime::Result<Result<Resource<ExecutionContext>, Resource<NnError>>> {
+        if self.ctx.contexts == MOST_CONTEXTS {
+            let error = format!("an instance holds at most {MOST_CONTEXTS} execution contexts");
+            return self.result(Err(NnError::too_large(error)));
+        }
         let context = self.table.get(&graph)?.init_context(self.ctx.component.clone());
+        self.ctx.contexts += 1;
         Ok(Ok(self.table.push(context)?))
     }
 
@@ -184,9 +221,10 @@ impl inference::HostGraphExecutionContext for NnView<'_> {
         inputs: Vec<(String, Resource<Tensor>)>,
     ) -> wasmtime::Result<Result<Vec<(String, Resource<Tensor>)>, Resource<NnError>>> {
         self.ctx.observer.begins();
+        self.ctx.ticks = 0;
         let inputs = inputs
             .into_iter()
-            .map(|(name, tensor)| Ok((name, self.table.delete(tensor)?)))
+            .map(|(name, tensor)| Ok((name, self.delete_tensor(tensor)?)))
             .collect::<wasmtime::Result<Vec<_>>>()?;
         let inputs: Vec<_> = inputs.iter().map(|(name, tensor)| (name.clone(), tensor)).collect();
         let outputs = self.table.get_mut(&context)?.compute(&inputs).await;
@@ -194,7 +232,7 @@ impl inference::HostGraphExecutionContext for NnView<'_> {
         match outputs {
             Ok(outputs) => outputs
                 .into_iter()
-                .map(|(name, tensor)| Ok((name, self.table.push(tensor)?)))
+                .map(|(name, tensor)| Ok((name, self.push_tensor(tensor)?)))
                 .collect::<wasmtime::Result<_>>()
                 .map(Ok),
             Err(error) => self.result(Err(error)),
@@ -203,6 +241,7 @@ impl inference::HostGraphExecutionContext for NnView<'_> {
 
     fn drop(&mut self, context: Resource<ExecutionContext>) -> wasmtime::Result<()> {
         self.table.delete(context)?;
+        self.ctx.contexts -= 1;
         Ok(())
     }
 }

@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_sequence_is_never_given_twice() {
         let later = Instant::now() + Duration::from_secs(10);
-        let mut admission = Admission::new(5);
+        let mut admission = Admission::new(8);
         admission.enqueue(waiting("a", 2, later));
         admission.enqueue(waiting("b", 3, later));
         let mut all: Vec<_> = admission.admit().unwrap().1;
