@@ -300,7 +300,7 @@ fn stops(request: &CompletionRequest, card: &ModelCard) -> Stops {
     tokens.sort_unstable();
     tokens.dedup();
     let texts = request.stopping.texts.iter().map(|text| StopPattern::new(text)).collect();
-    Stops { texts, tokens, min_tokens: request.stopping.min_tokens }
+    Stops { texts, tokens, min_tokens: request.stopping.min_tokens as usize }
 }
 
 /// How many of the likeliest tokens a step must bring, where these are enough.

@@ -35,7 +35,7 @@ impl Fields {
         let outcome = BodySeed { known }
             .deserialize(&mut deserializer)
             .and_then(|outcome| deserializer.end().map(|()| outcome))
-            .map_err(|e| ApiError::bad_request(format!("The body is not valid JSON: {e}.")))?;
+            .map_err(|e| ApiError::bad_request(format!("The body can't be read as JSON: {e}.")))?;
         match outcome {
             Outcome::Object { fields, repeated: None } => Ok(fields),
             Outcome::Object { repeated: Some(name), .. } => {
@@ -150,7 +150,9 @@ impl<'de> Visitor<'de> for UniqueVisitor {
         while let Some(key) = map.next_key::<String>()? {
             let UniqueValue(value) = map.next_value()?;
             if object.contains_key(&key) {
-                return Err(A::Error::custom(format_args!("the key {key:?} comes twice")));
+                return Err(A::Error::custom(format_args!(
+                    "the key {key:?} comes twice in an object"
+                )));
             }
             object.insert(key, value);
         }

@@ -143,7 +143,7 @@ impl CompletionRequest {
                 which the model reads in another order.";
             return Err(ApiError::invalid("suffix", message));
         }
-        let min_tokens = self.stopping.min_tokens as u64;
+        let min_tokens = self.stopping.min_tokens;
         let max_tokens = self.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
         if min_tokens > max_tokens {
             let message = format!(

@@ -174,7 +174,7 @@ impl<'de> Visitor<'de> for ItemVisitor {
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Item, E> {
-        Ok(Item::Id(Err(value.to_string())))
+        Ok(Item::Id(Err(format!("{value:?}"))))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Item, A::Error> {
@@ -191,6 +191,10 @@ impl<'de> Visitor<'de> for ItemVisitor {
             Some(Inner(Item::Id(Ok(first)))) => Ok(Item::Ids(read_ids(&mut seq, vec![first])?)),
             Some(Inner(first @ (Item::Text(_) | Item::Ids(_)))) => {
                 read_list(&mut seq, first).map(Item::Prompts)
+            }
+            Some(Inner(Item::Id(Err(found)))) => {
+                drain(&mut seq)?;
+                Ok(Item::Ids(Ids(Err((0, found)))))
             }
             Some(Inner(other)) => {
                 drain(&mut seq)?;

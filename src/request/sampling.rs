@@ -7,8 +7,8 @@ use super::{Fields, mismatch};
 use crate::sampling::{Adjustments, SamplingParams, Temperature, TopP};
 use crate::tokenizer::TokenId;
 
-/// The most tokens that one request may bias.
-const MAX_BIASED: usize = 10_000;
+/// What `repetition_penalty` may be.
+const PENALTY: &str = "a number above 0 that a 32-bit float can hold";
 
 /// Reads them all. Whether the vocabulary has the biased tokens is still open.
 pub fn read(fields: &Fields) -> Result<SamplingParams, ApiError> {
@@ -30,8 +30,7 @@ pub fn read(fields: &Fields) -> Result<SamplingParams, ApiError> {
 
 fn adjustments(fields: &Fields) -> Result<Adjustments, ApiError> {
     let penalty = |name| Ok(fields.number(name, -2.0, 2.0)?.unwrap_or(0.0) as f32);
-    // As f32 it must still be above 0, and finite.
-    let repetition = fields.typed("repetition_penalty", "a number above 0", |value| {
+    let repetition = fields.typed("repetition_penalty", PENALTY, |value| {
         value
             .as_f64()
             .map(|penalty| penalty as f32)
@@ -50,10 +49,6 @@ fn logit_bias(fields: &Fields) -> Result<Vec<(TokenId, f32)>, ApiError> {
     let Some(bias) = bias else {
         return Ok(Vec::new());
     };
-    if bias.len() > MAX_BIASED {
-        let message = format!("`logit_bias` has {} tokens; the limit is {MAX_BIASED}.", bias.len());
-        return Err(ApiError::invalid("logit_bias", message));
-    }
     let mut read = bias
         .iter()
         .map(|(key, value)| {

@@ -8,6 +8,7 @@ use crate::tokenizer::TokenId;
 
 /// The most stop strings that one request may hold.
 pub const MAX_STOPS: usize = 64;
+const NOT_EMPTY: &str = "a string that is not empty";
 /// The most stop tokens that one request may hold.
 const MAX_STOP_TOKENS: usize = 1024;
 
@@ -21,7 +22,7 @@ pub struct Stopping {
     /// Whether the model's own end is passed over.
     pub ignore_eos: bool,
     /// Nothing ends a completion before it has so many tokens.
-    pub min_tokens: usize,
+    pub min_tokens: u64,
 }
 
 impl Stopping {
@@ -31,7 +32,7 @@ impl Stopping {
             texts: texts(fields)?,
             tokens: tokens(fields)?,
             ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
-            min_tokens: usize::try_from(min_tokens).unwrap_or(usize::MAX),
+            min_tokens: min_tokens.unsigned_abs(),
         })
     }
 }
@@ -39,23 +40,21 @@ impl Stopping {
 fn texts(fields: &Fields) -> Result<Vec<String>, ApiError> {
     let texts = match fields.get("stop") {
         None => return Ok(Vec::new()),
-        Some(Value::String(text)) => vec![text.clone()],
+        Some(Value::String(text)) if !text.is_empty() => vec![text.clone()],
+        Some(empty @ Value::String(_)) => return Err(mismatch("stop", NOT_EMPTY, empty)),
         Some(Value::Array(items)) => {
             limited("stop", "strings", items.len(), MAX_STOPS)?;
             items
                 .iter()
                 .enumerate()
                 .map(|(at, item)| match item {
-                    Value::String(text) => Ok(text.clone()),
-                    other => Err(mismatch(&format!("stop[{at}]"), "a string", other)),
+                    Value::String(text) if !text.is_empty() => Ok(text.clone()),
+                    other => Err(mismatch(&format!("stop[{at}]"), NOT_EMPTY, other)),
                 })
                 .collect::<Result<_, _>>()?
         }
         Some(other) => return Err(mismatch("stop", "a string or an array of strings", other)),
     };
-    if texts.iter().any(String::is_empty) {
-        return Err(ApiError::invalid("stop", "`stop` must not hold an empty string."));
-    }
     Ok(texts)
 }
 

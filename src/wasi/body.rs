@@ -30,8 +30,11 @@ pub async fn read(
     let length = header("content-length").and_then(|length| length.parse().ok());
     let mut body = Body::new(limit, header("content-type").as_deref(), length)?;
     while let Some(frame) = incoming.frame().await {
-        let frame = frame.map_err(|error| {
-            ApiError::bad_request(format!("The body could not be read: {error}."))
+        let frame = frame.map_err(|_| {
+            // The host's word for it is for programs, and the host logs it.
+            ApiError::bad_request(
+                "The body could not be read: it didn't come whole in time, or breaks HTTP's rules.",
+            )
         })?;
         if let Ok(data) = frame.into_data() {
             body.push(&data)?;

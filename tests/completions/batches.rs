@@ -114,7 +114,7 @@ fn a_repeated_prompt_is_computed_once() {
 }
 
 /// How many bytes a server of its own holds at most while it answers each request, above what it held
-/// before.
+/// before: the least of several times, since memory that is touched for the first time stays.
 fn growths(model: &str, bodies: &[Value]) -> Vec<u64> {
     let setup = Setup { ai_models: vec![model.into()], ..Setup::default() };
     let server = Server::start(&setup);
@@ -128,12 +128,15 @@ fn growths(model: &str, bodies: &[Value]) -> Vec<u64> {
     bodies
         .iter()
         .map(|body| {
-            // From here on the kernel counts the highest resident size anew (proc(5)).
-            fs::write(process.join("clear_refs"), "5").expect("a process of this user's");
-            let before = size("VmRSS:");
-            let answer = server.complete(&with(body, json!({"model": model})));
-            assert_eq!(answer.status, 200, "{}", answer.text);
-            size("VmHWM:").saturating_sub(before)
+            let once = |_| {
+                // From here on the kernel counts the highest resident size anew (proc(5)).
+                fs::write(process.join("clear_refs"), "5").expect("a process of this user's");
+                let before = size("VmRSS:");
+                let answer = server.complete(&with(body, json!({"model": model})));
+                assert_eq!(answer.status, 200, "{}", answer.text);
+                size("VmHWM:").saturating_sub(before)
+            };
+            (0..3).map(once).min().expect("three times")
         })
         .collect()
 }
@@ -143,19 +146,18 @@ fn growths(model: &str, bodies: &[Value]) -> Vec<u64> {
 #[test]
 fn a_large_vocabulary_takes_no_more_than_its_rows_of_logits() {
     let _alone = alone();
-    const ROWS: u64 = 16;
+    const ROWS: u64 = 12;
     /// What one instance's page tables, stacks and allocators may differ by.
     const NOISE: u64 = 8 << 20;
     let one = json!({"prompt": "The capital of France is", "max_tokens": 3, "ignore_eos": true});
     let text = "a b c d e f g h ".repeat(20);
     let bodies = [
-        // Buffers that are there for good are touched.
-        one.clone(),
-        with(&one, json!({"n": ROWS, "temperature": 0})),
-        // One row, and all rows of the context, whose whole logits are read; then more, in waves.
+        // One row, and all rows of a context, whose whole logits are read; then more, in waves, of one
+        // prompt and of many.
         one.clone(),
         with(&one, json!({"n": ROWS})),
         with(&one, json!({"n": 4 * ROWS})),
+        with(&one, json!({"prompt": vec!["The capital of France is"; 4 * ROWS as usize]})),
         // Thousands of positions, which are reduced in the host.
         with(&one, json!({"prompt": vec![text; 16], "echo": true, "logprobs": 5})),
     ];
@@ -164,8 +166,8 @@ fn a_large_vocabulary_takes_no_more_than_its_rows_of_logits() {
     let mib = |bytes: &[u64]| bytes.iter().map(|bytes| bytes >> 20).collect::<Vec<_>>();
     let logits = ROWS * (262_144 - 49_152) * 4;
     println!("growth in MiB: {:?} and {:?}", mib(&small), mib(&large));
-    println!("16 rows of logits are {} MiB more", logits >> 20);
-    for (small, large) in small.iter().zip(&large).skip(2) {
+    println!("{ROWS} rows of logits are {} MiB more", logits >> 20);
+    for (small, large) in small.iter().zip(&large) {
         assert!(*large <= small + 2 * logits + NOISE, "{large} is over {small}");
     }
 }

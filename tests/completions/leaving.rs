@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use serde_json::{Value, json};
 use spinfer_tests::server::{Server, Setup};
 
-use crate::{alone, greedy};
+use crate::{alone, greedy, with};
 
 /// A server that computes prompts in small chunks, so that there is much to give up.
 fn server(more: &str) -> Server {
@@ -64,12 +64,11 @@ fn a_client_that_leaves_in_decode_frees_its_rows() {
 fn a_client_that_stops_reading_is_let_go() {
     let _alone = alone();
     let server = server("client_timeout = 1.0");
-    // More than the connection's buffers hold: scores of every token, for many choices.
-    let mut body = greedy(&"one two three four ".repeat(100), 2000);
-    body["logprobs"] = json!(20);
-    body["n"] = json!(6);
-    body["stream"] = json!(true);
-    body["ignore_eos"] = json!(true);
+    // The scores of the prompt alone, for all choices, are more than any buffers hold: some 30 MB.
+    let fields = json!({
+        "n": 12, "logprobs": 20, "echo": true, "stream": true, "ignore_eos": true,
+    });
+    let body = with(&greedy(&"one two three four ".repeat(230), 100), fields);
     let body = body.to_string();
     let stream = begin(&server, body.len(), &body);
     server.wait_for_line(|line| line.contains("a client doesn't read its answer"));
