@@ -11,8 +11,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use tokio::time::{Instant, Sleep, sleep};
 
+use super::in_flight::{InFlight, Place};
 use super::patience::{Guard, Held};
-use super::service::{InFlight, Place};
 use super::worker::{InstanceFailed, Life};
 
 /// Any error that a body can end with.

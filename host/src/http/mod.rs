@@ -1,11 +1,12 @@
-//! HTTP: connections ([`server`]), what happens to a request before and after its instance
-//! ([`service`]), who may ask ([`access`]), the instance itself ([`worker`]), the answer's way
-//! back ([`body`]), and what is left of a request that nobody reads ([`drain`]), and clients that
-//! take too long ([`patience`]).
+//! HTTP: connections ([`server`]); what happens to a request before and after its instance
+//! ([`service`]); who may ask ([`access`]); what is noted of a request ([`in_flight`]); the instance
+//! itself ([`worker`]); the answer's way back ([`body`]); what is left of a request that nobody reads
+//! ([`drain`]); and clients that take too long ([`patience`]).
 
 pub mod access;
 pub mod body;
 pub mod drain;
+pub mod in_flight;
 pub mod patience;
 pub mod server;
 pub mod service;

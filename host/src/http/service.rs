@@ -1,30 +1,29 @@
-//! What happens to a request before and after its instance: its id, the gate, the route, the host's
-//! own answers, and the line in the log.
+//! What happens to a request before and after its instance: its id, the gate, the route, and the
+//! host's own answers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::channel::oneshot;
-use http::header::{ALLOW, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, Method, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use prometheus::{Encoder, TextEncoder};
 use spinfer_protocol::{ApiError, ErrorKind};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use wasmtime_wasi_http::Error as WasiHttpError;
 
 use super::access::{self, Access};
 use super::body::{AnswerBody, InstanceBody, KEEP_ALIVE, full};
 use super::drain::Drained;
+use super::in_flight::{InFlight, Log, Place};
 use super::patience::Hurried;
 use super::worker::Served;
 use crate::app::App;
-use crate::nn::wit::ComputeObserver;
 
 /// Where a client finds the id of its request, and may give its own.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -77,15 +76,8 @@ impl Service {
         request: http::Request<Incoming>,
         client: SocketAddr,
     ) -> Result<Answer, Infallible> {
-        let timings = Arc::new(Timings::new());
         let id = request_id(request.headers());
-        let log = Log {
-            id: id.clone(),
-            client,
-            method: request.method().clone(),
-            path: request.uri().path().to_owned(),
-            timings: timings.clone(),
-        };
+        let log = Log::new(&request, id.clone(), client);
         let origin = access::origin(request.headers());
         let component = self.app.route(request.uri().path()).map(|route| route.component.as_str());
         let request = request.map(Drained::new);
@@ -141,7 +133,7 @@ impl Service {
     }
 
     /// Only what may cost a computation passes the gate: probes and preflights always get through.
-    fn admit(&self, method: &Method) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+    fn admit(&self, method: &Method) -> Result<Place, ApiError> {
         if method != Method::POST {
             return Ok(None);
         }
@@ -173,14 +165,8 @@ async fn run(
     permit: Place,
     patience: Duration,
 ) -> Result<Answer, ApiError> {
-    let mut in_flight = InFlight {
-        log: Some(log.clone()),
-        status: 0,
-        bytes: 0,
-        length: None,
-        complete: log.method == Method::HEAD,
-        place: permit,
-    };
+    let id = log.id.clone();
+    let mut in_flight = InFlight::new(log.clone(), permit);
     let request = request
         .map(|body| Hurried::new(body.map_err(WasiHttpError::Hyper), patience).boxed_unsync());
     let (sender, mut answer) = oneshot::channel();
@@ -193,7 +179,7 @@ async fn run(
     };
     match answer {
         Some(Ok(answer)) => {
-            in_flight.log_head(&answer);
+            in_flight.note_head(&answer);
             let keep_alive = is_event_stream(answer.headers()).then_some(KEEP_ALIVE);
             let wrap = |body| {
                 InstanceBody::new(body, life, in_flight, keep_alive, patience).boxed_unsync()
@@ -201,12 +187,12 @@ async fn run(
             Ok(answer.map(wrap))
         }
         Some(Err(error)) => {
-            tracing::error!(request = %in_flight.id(), "the component failed: {error:#}");
-            in_flight.log = None;
+            tracing::error!(request = %id, "the component failed: {error:#}");
+            in_flight.forget();
             Err(ApiError::internal("The component failed."))
         }
         None => {
-            in_flight.log = None;
+            in_flight.forget();
             Err(ApiError::internal("The component ended without an answer."))
         }
     }
@@ -247,144 +233,4 @@ fn error_answer(error: &ApiError) -> Answer {
         answer.headers_mut().insert(ALLOW, HeaderValue::from_static(METRICS_METHODS));
     }
     answer
-}
-
-/// When things happened to a request.
-pub struct Timings {
-    received: Instant,
-    instantiated: OnceLock<Instant>,
-    first_compute: OnceLock<Instant>,
-    /// Calls of `compute` that have ended.
-    computes: AtomicU64,
-}
-
-impl Timings {
-    fn new() -> Self {
-        Self {
-            received: Instant::now(),
-            instantiated: OnceLock::new(),
-            first_compute: OnceLock::new(),
-            computes: AtomicU64::new(0),
-        }
-    }
-
-    /// The instance is there.
-    pub fn set_instantiated(&self, at: Instant) {
-        let _ = self.instantiated.set(at);
-    }
-
-    fn since_received(&self, at: &OnceLock<Instant>) -> Option<Duration> {
-        Some(at.get()?.duration_since(self.received))
-    }
-}
-
-impl ComputeObserver for Timings {
-    /// When an instance computes for the first time, it has parsed and tokenized.
-    fn begins(&self) {
-        self.first_compute.get_or_init(Instant::now);
-    }
-
-    fn ended(&self) {
-        self.computes.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// What the log says of a request.
-#[derive(Clone)]
-struct Log {
-    id: Arc<str>,
-    client: SocketAddr,
-    method: Method,
-    path: String,
-    timings: Arc<Timings>,
-}
-
-impl Log {
-    /// The line. `complete` is whether all of an instance's answer was taken.
-    fn line(&self, status: u16, bytes: u64, complete: Option<bool>) {
-        let Self { id, client, method, path, timings } = self;
-        let micros = |duration: Option<Duration>| duration.map(|d| d.as_micros() as u64);
-        tracing::info!(
-            target: "spinfer::request",
-            %method,
-            path,
-            status,
-            request = %id,
-            %client,
-            bytes,
-            instantiated_us = micros(timings.since_received(&timings.instantiated)),
-            first_compute_us = micros(timings.since_received(&timings.first_compute)),
-            total_us = micros(Some(timings.received.elapsed())),
-            client_left = complete.map(|complete| !complete).filter(|&left| left),
-        );
-    }
-}
-
-/// A request in flight: holds its place at the gate, and writes its line in the log when it is over.
-pub struct InFlight {
-    log: Option<Log>,
-    status: u16,
-    bytes: u64,
-    /// The body's length, where it is known.
-    length: Option<u64>,
-    complete: bool,
-    place: Place,
-}
-
-/// A place at the gate, where the request needs one.
-pub type Place = Option<OwnedSemaphorePermit>;
-
-impl InFlight {
-    fn id(&self) -> &str {
-        self.log.as_ref().map_or("", |log| &log.id)
-    }
-
-    fn log_head<B>(&mut self, answer: &http::Response<B>) {
-        self.status = answer.status().as_u16();
-        let length = answer.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
-        self.length = length.and_then(|length| length.parse().ok());
-    }
-
-    /// Its place at the gate, to be kept elsewhere.
-    pub fn take_place(&mut self) -> Place {
-        self.place.take()
-    }
-
-    /// Counts bytes of the body.
-    pub fn count(&mut self, bytes: usize) {
-        if let (true, 0, Some(log)) = (bytes > 0, self.bytes, &self.log) {
-            tracing::debug!(
-                request = %log.id,
-                computes = log.timings.computes.load(Ordering::Relaxed),
-                "the first chunk leaves"
-            );
-        }
-        self.bytes += bytes as u64;
-        if self.length == Some(self.bytes) {
-            self.complete = true;
-        }
-    }
-
-    /// Whether the whole body was taken.
-    pub fn is_complete(&self) -> bool {
-        self.complete
-    }
-
-    /// The whole body was taken.
-    pub fn complete(&mut self) {
-        self.complete = true;
-    }
-
-    #[cfg(test)]
-    pub fn untracked() -> Self {
-        Self { log: None, status: 0, bytes: 0, length: None, complete: false, place: None }
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        if let Some(log) = &self.log {
-            log.line(self.status, self.bytes, Some(self.complete));
-        }
-    }
 }

@@ -13,7 +13,7 @@ use wasmtime_wasi_http::WasiHttpView;
 use wasmtime_wasi_http::handler::{Prepared, ProxyPre, Request, Response};
 use wasmtime_wasi_http::{p2, p3};
 
-use super::service::Timings;
+use super::in_flight::Timings;
 use crate::component::state::{Grants, InstanceState, MOST_TICKS};
 use crate::nn::Registry;
 use crate::nn::wit::{ComputeObserver, NnCtx};
