@@ -7,6 +7,7 @@ use super::logprobs::Logprobs;
 use super::to_json;
 use crate::generation::{ClientGone, Delta, FinishReason, Plan, Sink, Usage};
 use crate::models::Model;
+use crate::request::Choices;
 use crate::tokenizer::TokenId;
 
 /// What all objects of one answer have in common.
@@ -129,21 +130,19 @@ impl From<Usage> for UsageObject {
 /// Joins deltas into whole candidates.
 #[derive(Debug)]
 pub struct Collector {
-    /// Candidates of each prompt, and how many of them are kept.
-    candidates: usize,
-    kept: usize,
+    choices: Choices,
     parts: Vec<Delta>,
 }
 
 impl Collector {
     /// A collector of all candidates of a plan.
     pub fn new(plan: &Plan) -> Self {
-        Self { candidates: plan.candidates, kept: plan.kept, parts: Vec::new() }
+        Self { choices: plan.choices, parts: Vec::new() }
     }
 
     /// The whole answer's body.
     pub fn into_body(mut self, head: &Head, usage: Usage) -> String {
-        if self.candidates > self.kept {
+        if self.choices.are_ranked() {
             self.keep_the_best();
         }
         let choices = self.parts.iter().map(|part| head.choice(part, false)).collect::<Vec<_>>();
@@ -154,9 +153,9 @@ impl Collector {
     /// first, and numbers them anew.
     fn keep_the_best(&mut self) {
         let mut kept = Vec::new();
-        for candidates in self.parts.chunks_mut(self.candidates) {
+        for candidates in self.parts.chunks_mut(self.choices.candidates) {
             candidates.sort_by(|a, b| b.mean_logprob.total_cmp(&a.mean_logprob));
-            kept.extend(candidates.iter_mut().take(self.kept).map(std::mem::take));
+            kept.extend(candidates.iter_mut().take(self.choices.n).map(std::mem::take));
         }
         for (index, part) in kept.iter_mut().enumerate() {
             part.index = index;
@@ -198,8 +197,9 @@ mod tests {
         Delta { index, text: text.to_owned(), finish, ..Delta::default() }
     }
 
-    fn body(head: &Head, candidates: usize, kept: usize, deltas: Vec<Delta>) -> Value {
-        let mut collector = Collector { candidates, kept, parts: Vec::new() };
+    fn body(head: &Head, candidates: usize, n: usize, deltas: Vec<Delta>) -> Value {
+        let choices = Choices { n, candidates };
+        let mut collector = Collector { choices, parts: Vec::new() };
         for delta in deltas {
             block_on(collector.send(delta)).unwrap();
         }

@@ -198,7 +198,7 @@ impl<'a, C: ExecutionContext> Batch<'a, C> {
         let back = self.is_fresh && wave.goes_on() && self.model.card.rewinds;
         let starts =
             back.then(|| vec![self.plan.prompts[wave.prompts.start].tokens.len(); rows.len()]);
-        if self.is_fresh && wave.candidates.end == self.plan.candidates {
+        if self.is_fresh && wave.candidates.end == self.plan.choices.candidates {
             // Nobody needs it any more.
             self.prefilled = Outputs::default();
         }

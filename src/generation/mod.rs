@@ -34,7 +34,7 @@ pub use stop::StopPattern;
 pub use wave::Wave;
 
 use crate::models::Model;
-use crate::sampling::{self, NanLogits, Sampler};
+use crate::sampling::{LogitsView, NanLogits, Sampler};
 use crate::tokenizer::TokenId;
 use batch::Batch;
 use row::Row;
@@ -155,31 +155,35 @@ impl<'a> Reader<'a> {
     ) -> Result<(TokenId, Option<Score>), NanLogits> {
         let place = row.place;
         let alternatives = self.plan.shown.logprobs.unwrap_or(0);
-        if self.plan.read.is_some() {
-            let reductions = &outputs.reductions;
-            let last = reductions.positions - 1;
-            self.top.clear();
-            self.top.extend(reductions.top(place, last));
-            let token =
-                self.sampler.choose(sampling::LogitsView::Top(&self.top), &mut row.chooser())?;
-            if !self.plan.scores_tokens() {
-                return Ok((token, None));
+        let reductions = self.plan.read.map(|_| &outputs.reductions);
+        let view = match reductions {
+            Some(reductions) => {
+                self.top.clear();
+                self.top.extend(reductions.top(place, reductions.positions - 1));
+                LogitsView::Top(&self.top)
             }
-            let found = self.top.iter().find(|(id, _)| *id == token);
-            let logit = found.map_or(f32::NEG_INFINITY, |(_, logit)| *logit);
-            let log_sum_exp = reductions.log_sum_exp(place, last);
-            let position = Position { top: &self.top, log_sum_exp };
-            return Ok((token, Some(position.generated(token, logit, alternatives)?)));
-        }
-        let logits = outputs.logits.row(place);
-        let token = self.sampler.choose(sampling::LogitsView::Whole(logits), &mut row.chooser())?;
+            None => LogitsView::Whole(outputs.logits.row(place)),
+        };
+        let token = self.sampler.choose(view, &mut row.chooser())?;
         if !self.plan.scores_tokens() {
             return Ok((token, None));
         }
-        spinfer_logits::top(logits, alternatives, &mut self.top);
-        let log_sum_exp = spinfer_logits::log_sum_exp(logits, &mut self.scratch);
+        let (logit, log_sum_exp) = match reductions {
+            Some(reductions) => {
+                // What was chosen is among the likeliest: nothing else was there.
+                let found = self.top.iter().find(|(id, _)| *id == token);
+                let logit = found.map_or(f32::NEG_INFINITY, |(_, logit)| *logit);
+                (logit, reductions.log_sum_exp(place, reductions.positions - 1))
+            }
+            None => {
+                let logits = outputs.logits.row(place);
+                spinfer_logits::top(logits, alternatives, &mut self.top);
+                let log_sum_exp = spinfer_logits::log_sum_exp(logits, &mut self.scratch);
+                (logits[token as usize], log_sum_exp)
+            }
+        };
         let position = Position { top: &self.top, log_sum_exp };
-        Ok((token, Some(position.generated(token, logits[token as usize], alternatives)?)))
+        Ok((token, Some(position.generated(token, logit, alternatives)?)))
     }
 }
 

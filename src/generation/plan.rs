@@ -5,7 +5,7 @@ use spinfer_protocol::{ApiError, FimTokens, ModelCard, tensor};
 use super::stop::StopPattern;
 use super::wave::Wave;
 use crate::models::Model;
-use crate::request::{CompletionRequest, DEFAULT_MAX_TOKENS, Prompt};
+use crate::request::{Choices, CompletionRequest, DEFAULT_MAX_TOKENS, Prompt};
 use crate::sampling::{Rng, SamplingParams};
 use crate::settings::Settings;
 use crate::tokenizer::{TokenId, Tokenizer, Utf8Stream};
@@ -55,10 +55,8 @@ pub struct Shown {
 pub struct Plan {
     /// The prompts, in the request's order.
     pub prompts: Vec<PlannedPrompt>,
-    /// Candidates of each prompt.
-    pub candidates: usize,
-    /// How many of them, the best, will be in the answer.
-    pub kept: usize,
+    /// Candidates of each prompt, and how many of them, the best, will be in the answer.
+    pub choices: Choices,
     /// Which are generated together.
     pub waves: Vec<Wave>,
     /// How tokens are chosen.
@@ -96,7 +94,7 @@ impl Plan {
         };
         let card = &model.card;
         let gap = gap(request, model)?;
-        let mut echoed = 0;
+        let mut echoed = 0_usize;
         let prompts = request
             .prompts
             .list
@@ -109,7 +107,9 @@ impl Plan {
                 let mut planned =
                     PlannedPrompt { tokens, added, text: Vec::new(), characters: 0, max_tokens };
                 if shown.echo {
-                    echoed += text_length(prompt, &model.tokenizer) * request.choices.candidates;
+                    let length = text_length(prompt, &model.tokenizer);
+                    echoed =
+                        length.saturating_mul(request.choices.candidates).saturating_add(echoed);
                     check_echo(echoed, settings)?;
                     planned.text = text(prompt, &model.tokenizer);
                 }
@@ -120,12 +120,11 @@ impl Plan {
             })
             .collect::<Result<Vec<_>, ApiError>>()?;
         check_vocabulary(request, card)?;
-        let candidates = request.choices.candidates;
+        let (candidates, max_rows) = (request.choices.candidates, card.max_rows as usize);
         let plan = Self {
-            waves: Wave::all(prompts.len(), candidates, card.max_rows as usize),
+            waves: Wave::all(prompts.len(), candidates, max_rows),
             prompts,
-            candidates,
-            kept: request.choices.n,
+            choices: request.choices,
             sampling: sampling(request, card),
             seed: request.seed.map_or(random_seed, i64::cast_unsigned),
             is_seeded: request.seed.is_some(),
@@ -142,18 +141,14 @@ impl Plan {
     /// prompt's choices don't depend on what else is in the request; without one, equal prompts have
     /// different choices.
     pub fn rng(&self, prompt: usize, candidate: usize) -> Rng {
-        let stream = if self.is_seeded { candidate } else { prompt * self.candidates + candidate };
+        let stream =
+            if self.is_seeded { candidate } else { prompt * self.choices.candidates + candidate };
         Rng::new(self.seed, stream as u64)
     }
 
     /// The tokens of all prompts.
     pub fn prompt_tokens(&self) -> usize {
         self.prompts.iter().map(|prompt| prompt.tokens.len()).sum()
-    }
-
-    /// Whether the best candidates are to be found.
-    pub fn is_ranked(&self) -> bool {
-        self.candidates > self.kept
     }
 
     /// Whether the prompts' tokens get log-probabilities.
@@ -163,7 +158,7 @@ impl Plan {
 
     /// Whether generated tokens get log-probabilities.
     pub fn scores_tokens(&self) -> bool {
-        self.shown.logprobs.is_some() || self.is_ranked()
+        self.shown.logprobs.is_some() || self.choices.are_ranked()
     }
 
     /// The length that each row of the context will have at most, over all waves. The last token of
@@ -196,7 +191,7 @@ impl Plan {
             return Err(ApiError::invalid("logprobs", message));
         }
         if self.shown.token_ids {
-            let ids = self.prompt_tokens().saturating_mul(self.candidates);
+            let ids = self.prompt_tokens().saturating_mul(self.choices.candidates);
             if ids > settings.max_echo_bytes / size_of::<TokenId>() {
                 let message = format!(
                     "`return_token_ids` would repeat {ids} ids of prompts, over all choices; the limit is {}.",
@@ -212,7 +207,7 @@ impl Plan {
             });
             let logprobs = positions
                 .sum::<usize>()
-                .saturating_mul(self.candidates)
+                .saturating_mul(self.choices.candidates)
                 .saturating_mul(alternatives + 1);
             if logprobs > settings.max_logprobs {
                 let message = format!(

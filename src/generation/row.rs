@@ -81,7 +81,7 @@ impl<'a> Row<'a> {
                 Self {
                     plan,
                     model,
-                    index: prompt * plan.candidates + candidate,
+                    index: prompt * plan.choices.candidates + candidate,
                     prompt,
                     place,
                     last: 0,

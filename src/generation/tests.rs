@@ -1,4 +1,5 @@
 use super::*;
+use crate::request::Choices;
 use crate::sampling::{SamplingParams, Temperature};
 use crate::testing::{self, FakeContext, block_on, byte, certain, letters};
 
@@ -41,8 +42,7 @@ fn plan(prompts: &[(&str, usize)], choices: usize, temperature: f64) -> Plan {
     Plan {
         waves: Wave::all(prompts.len(), choices, 16),
         prompts,
-        candidates: choices,
-        kept: choices,
+        choices: Choices { n: choices, candidates: choices },
         read: sampling.decisive(),
         sampling,
         seed: 5,

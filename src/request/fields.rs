@@ -4,6 +4,7 @@ use serde_json::Value;
 use spinfer_protocol::ApiError;
 
 use super::body::Fields;
+use crate::tokenizer::TokenId;
 
 impl Fields {
     /// A string field.
@@ -32,6 +33,18 @@ impl Fields {
         self.typed(name, &format!("a number from {min} to {max}"), |value| {
             value.as_f64().filter(|number| (min..=max).contains(number))
         })
+    }
+
+    /// A field of token ids. Whether a vocabulary has them is left open.
+    pub fn token_ids(&self, name: &'static str) -> Result<Option<Vec<TokenId>>, ApiError> {
+        let Some(ids) = self.typed(name, "an array of token ids", Value::as_array)? else {
+            return Ok(None);
+        };
+        let ids = ids.iter().enumerate().map(|(at, id)| {
+            let token = id.as_u64().and_then(|id| TokenId::try_from(id).ok());
+            token.ok_or_else(|| mismatch(&format!("{name}[{at}]"), "a token id", id))
+        });
+        ids.collect::<Result<_, _>>().map(Some)
     }
 
     /// A field that `read` understands; `expected` says what that is.

@@ -59,16 +59,9 @@ fn texts(fields: &Fields) -> Result<Vec<String>, ApiError> {
 }
 
 fn tokens(fields: &Fields) -> Result<Vec<TokenId>, ApiError> {
-    let ids = fields.typed("stop_token_ids", "an array of token ids", Value::as_array)?;
-    let ids = ids.map_or(&[][..], Vec::as_slice);
+    let ids = fields.token_ids("stop_token_ids")?.unwrap_or_default();
     limited("stop_token_ids", "tokens", ids.len(), MAX_STOP_TOKENS)?;
-    ids.iter()
-        .enumerate()
-        .map(|(at, id)| {
-            let token = id.as_u64().and_then(|id| TokenId::try_from(id).ok());
-            token.ok_or_else(|| mismatch(&format!("stop_token_ids[{at}]"), "a token id", id))
-        })
-        .collect()
+    Ok(ids)
 }
 
 fn limited(name: &str, what: &str, found: usize, limit: usize) -> Result<(), ApiError> {

@@ -1,9 +1,8 @@
 //! The bodies of `POST /tokenize` and `POST /detokenize`, in vLLM's shape.
 
-use serde_json::Value;
 use spinfer_protocol::ApiError;
 
-use super::{Fields, mismatch, required};
+use super::{Fields, required};
 use crate::tokenizer::TokenId;
 
 /// Text whose tokens are asked for.
@@ -42,16 +41,7 @@ impl DetokenizeRequest {
     /// Reads a body.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         let fields = Fields::read(body, &["model", "tokens"])?;
-        let tokens = fields.typed("tokens", "an array of token ids", Value::as_array)?;
-        let tokens = tokens.ok_or_else(|| required("tokens"))?;
-        let tokens = tokens
-            .iter()
-            .enumerate()
-            .map(|(at, id)| {
-                let token = id.as_u64().and_then(|id| TokenId::try_from(id).ok());
-                token.ok_or_else(|| mismatch(&format!("tokens[{at}]"), "a token id", id))
-            })
-            .collect::<Result<_, _>>()?;
+        let tokens = fields.token_ids("tokens")?.ok_or_else(|| required("tokens"))?;
         Ok(Self { model: fields.string("model")?.map(str::to_owned), tokens })
     }
 }

@@ -26,6 +26,7 @@ use crate::settings::Settings;
 
 /// Where the host mounts what the component may know of its models.
 const MODELS: &str = "/models";
+
 #[http_service]
 async fn handle(request: Request) -> Response {
     let origin = header(request.headers(), "origin");

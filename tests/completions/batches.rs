@@ -113,6 +113,22 @@ fn a_repeated_prompt_is_computed_once() {
     assert_eq!(cached(&SERVER.complete_as("someone else", &body).json()), 499);
 }
 
+#[test]
+fn a_server_without_the_cache_computes_everything() {
+    let _alone = alone();
+    let setup = Setup { nn: "prefix_cache = false".into(), ..Setup::default() };
+    let server = Server::start(&setup);
+    let body = with(&greedy(&PROMPTS[..4].join("\n"), 4), json!({"n": 2}));
+    let ask = || server.complete_as("someone", &body).json();
+    let (first, again) = (ask(), ask());
+    assert_eq!(first["choices"], again["choices"]);
+    for answer in [&first, &again] {
+        assert_eq!(answer["usage"]["prompt_tokens_details"], json!({"cached_tokens": 0}));
+    }
+    let tokens = first["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert_eq!(server.metric("spinfer_prefill_tokens_total"), 2 * tokens);
+}
+
 /// How many bytes a server of its own holds at most while it answers each request, above what it held
 /// before: the least of several times, since memory that is touched for the first time stays.
 fn growths(model: &str, bodies: &[Value]) -> Vec<u64> {

@@ -20,7 +20,7 @@ use wasmtime_wasi_http::{
 use super::guest_log::GuestLog;
 use super::variables::{self, VariablesState, VariablesView};
 use crate::nn::Registry;
-use crate::nn::wit::{self, NnCtx, NnState, NnView};
+use crate::nn::wit::{self, NnCtx, NnState, NnView, Used};
 
 /// The most bytes of memory of one instance.
 const MOST_MEMORY: usize = 2 << 30;
@@ -85,11 +85,9 @@ impl InstanceState {
             registry: Registry::default(),
             allowed: Arc::default(),
             observer: Arc::new(()),
-            ticks: 0,
             // Loading tokenizers takes as long as it takes.
             most_ticks: u32::MAX,
-            tensor_bytes: 0,
-            contexts: 0,
+            used: Used::default(),
         };
         Ok(Self::from_parts(wasi.build(), Arc::default(), nn))
     }
@@ -114,8 +112,8 @@ impl InstanceState {
         store.set_epoch_deadline(1);
         store.epoch_deadline_callback(|mut store| {
             let nn = store.data_mut().nn().ctx;
-            nn.ticks += 1;
-            if nn.ticks > nn.most_ticks {
+            nn.used.ticks += 1;
+            if nn.used.ticks > nn.most_ticks {
                 return Err(wasmtime::Error::msg("it has run for too long without computing"));
             }
             Ok(UpdateDeadline::Yield(1))

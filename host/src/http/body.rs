@@ -184,7 +184,7 @@ where
             }
             Some(Err(error)) => Some(Err(error.into())),
             // Else the client would take what there is for all.
-            None if self.failed => Some(Err(Box::new(InstanceFailed))),
+            None if self.failed || self.held.is_taken() => Some(Err(Box::new(InstanceFailed))),
             None => {
                 self.complete();
                 None
@@ -303,12 +303,15 @@ mod tests {
             std::future::pending().await
         });
         let events =
-            (0..).map(|_| Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"data: 1\n\n"))));
+            (0..2).map(|_| Ok::<_, BoxError>(Frame::data(Bytes::from_static(b"data: 1\n\n"))));
         let stream = StreamBody::new(futures::stream::iter(events));
         let patience = Duration::from_millis(1);
         let in_flight = InFlight::untracked();
         let mut body = InstanceBody::new(stream, life, in_flight, None, patience);
         assert_eq!(next(&mut body).await, "data: 1\n\n");
         assert!(ended.await.is_err(), "the life was dropped, though nobody polled the body");
+        // What the guest has written ends with it, which must not look like the answer's own end.
+        assert_eq!(next(&mut body).await, "data: 1\n\n");
+        assert!(body.frame().await.unwrap().is_err());
     }
 }

@@ -100,6 +100,11 @@ impl<T: Send + 'static> Held<T> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
+    /// Whether it was taken away.
+    pub fn is_taken(&self) -> bool {
+        self.with(|_| ()).is_none()
+    }
+
     /// The reader has something to read from now on.
     pub fn something_to_read(&self) {
         let now = self.reader.began.elapsed().as_millis() as u64;
@@ -166,8 +171,7 @@ mod tests {
         let (held, _guard) = Held::new(Dropped(Some(sender)), Duration::from_millis(1));
         held.something_to_read();
         dropped.await.unwrap();
-        assert!(held.take().is_none());
-        assert!(held.with(|_| ()).is_none());
+        assert!(held.is_taken());
     }
 
     #[tokio::test]

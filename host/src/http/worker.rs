@@ -16,7 +16,7 @@ use wasmtime_wasi_http::{p2, p3};
 use super::in_flight::Timings;
 use crate::component::state::{Grants, InstanceState, MOST_TICKS};
 use crate::nn::Registry;
-use crate::nn::wit::{ComputeObserver, NnCtx};
+use crate::nn::wit::{ComputeObserver, NnCtx, Used};
 
 /// The life of an instance.
 pub type Life = Pin<Box<dyn Future<Output = Result<(), InstanceFailed>> + Send>>;
@@ -89,10 +89,8 @@ impl Served {
             registry: self.registry.clone(),
             allowed: self.ai_models.clone(),
             observer: computes,
-            ticks: 0,
             most_ticks: MOST_TICKS,
-            tensor_bytes: 0,
-            contexts: 0,
+            used: Used::default(),
         };
         let mut store = InstanceState::new(&self.grants, nn, id)?.into_store(&self.engine);
         let proxy = self.pre.instantiate_async(&mut store).await?;

@@ -37,14 +37,21 @@ pub struct NnCtx {
     pub allowed: Arc<BTreeSet<String>>,
     /// Is told of the instance's calls of `compute`.
     pub observer: Arc<dyn ComputeObserver>,
-    /// Epochs that the instance has run since it last computed.
-    pub ticks: u32,
-    /// How many it may; one more and it ends.
+    /// How many epochs the instance may run between two calls of `compute`; one more and it ends.
     pub most_ticks: u32,
+    /// What it uses.
+    pub used: Used,
+}
+
+/// What an instance uses of its limits.
+#[derive(Default)]
+pub struct Used {
+    /// Epochs that it has run since it last computed.
+    pub ticks: u32,
     /// Bytes of the tensors that it holds.
-    pub tensor_bytes: usize,
+    tensor_bytes: usize,
     /// Execution contexts that it holds.
-    pub contexts: usize,
+    contexts: usize,
 }
 
 /// The most bytes of tensors that one instance may hold in the host.
@@ -124,8 +131,8 @@ impl NnView<'_> {
 impl NnView<'_> {
     /// Keeps a tensor for the guest. A guest that holds too many ends.
     fn push_tensor(&mut self, tensor: Tensor) -> wasmtime::Result<Resource<Tensor>> {
-        self.ctx.tensor_bytes += tensor.data.len();
-        if self.ctx.tensor_bytes > MOST_TENSOR_BYTES {
+        self.ctx.used.tensor_bytes += tensor.data.len();
+        if self.ctx.used.tensor_bytes > MOST_TENSOR_BYTES {
             return Err(wasmtime::Error::msg(format!(
                 "it holds more than {MOST_TENSOR_BYTES} bytes of tensors"
             )));
@@ -135,7 +142,7 @@ impl NnView<'_> {
 
     fn delete_tensor(&mut self, tensor: Resource<Tensor>) -> wasmtime::Result<Tensor> {
         let tensor = self.table.delete(tensor)?;
-        self.ctx.tensor_bytes -= tensor.data.len();
+        self.ctx.used.tensor_bytes -= tensor.data.len();
         Ok(tensor)
     }
 }
@@ -197,12 +204,12 @@ impl graph::HostGraph for NnView<'_> {
         &mut self,
         graph: Resource<Graph>,
     ) -> wasmtime::Result<Result<Resource<ExecutionContext>, Resource<NnError>>> {
-        if self.ctx.contexts == MOST_CONTEXTS {
+        if self.ctx.used.contexts == MOST_CONTEXTS {
             let error = format!("an instance holds at most {MOST_CONTEXTS} execution contexts");
             return self.result(Err(NnError::too_large(error)));
         }
         let context = self.table.get(&graph)?.init_context(self.ctx.component.clone());
-        self.ctx.contexts += 1;
+        self.ctx.used.contexts += 1;
         Ok(Ok(self.table.push(context)?))
     }
 
@@ -221,7 +228,7 @@ impl inference::HostGraphExecutionContext for NnView<'_> {
         inputs: Vec<(String, Resource<Tensor>)>,
     ) -> wasmtime::Result<Result<Vec<(String, Resource<Tensor>)>, Resource<NnError>>> {
         self.ctx.observer.begins();
-        self.ctx.ticks = 0;
+        self.ctx.used.ticks = 0;
         let inputs = inputs
             .into_iter()
             .map(|(name, tensor)| Ok((name, self.delete_tensor(tensor)?)))
@@ -241,7 +248,7 @@ impl inference::HostGraphExecutionContext for NnView<'_> {
 
     fn drop(&mut self, context: Resource<ExecutionContext>) -> wasmtime::Result<()> {
         self.table.delete(context)?;
-        self.ctx.contexts -= 1;
+        self.ctx.used.contexts -= 1;
         Ok(())
     }
 }

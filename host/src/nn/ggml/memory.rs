@@ -72,11 +72,11 @@ impl Memory {
     }
 
     /// From now on, what a sequence holds may be shared with that scope.
-    pub fn share(&mut self, sequence: SequenceId, scope: Option<&Scope>) {
-        self.contents[sequence as usize].scope = scope.cloned();
+    pub fn share(&mut self, sequence: SequenceId, scope: &Scope) {
+        self.contents[sequence as usize].scope = Some(scope.clone());
     }
 
-    /// Empties a sequence.
+    /// Empties a sequence, which is nobody's then.
     pub fn remove(&mut self, sequence: SequenceId) {
         let content = &mut self.contents[sequence as usize];
         if !content.tokens.is_empty() {

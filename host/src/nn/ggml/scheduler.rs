@@ -217,7 +217,8 @@ impl Scheduler {
     }
 
     /// Forks, drops and cuts the rows of a context as a call wants them. Its first call's rows begin
-    /// with what others of the scope have computed, if there is a scope: how many tokens of each row.
+    /// with what others of the scope have computed, if there is a scope. How many tokens of each row
+    /// these are, for a call that has a scope.
     fn begin(
         &mut self,
         context: ContextId,
@@ -231,16 +232,18 @@ impl Scheduler {
         if held.lost {
             return Err(NnError::runtime("the model failed and has forgotten this context"));
         }
-        let scope = scope.filter(|_| self.settings.prefix_cache && held.rows.is_empty());
-        match scope {
+        let shares = self.settings.prefix_cache && held.rows.is_empty();
+        match scope.filter(|_| shares) {
             Some(scope) => self.begin_shared(context, step, scope).map(Some),
-            None => self.begin_alone(context, step).map(|()| None),
+            None => {
+                self.begin_alone(context, step)?;
+                Ok(scope.map(|_| vec![0; step.rows.len()]))
+            }
         }
     }
 
     fn begin_alone(&mut self, context: ContextId, step: &Step) -> Result<(), NnError> {
         let Some(held) = self.contexts.get_mut(&context) else { return Ok(()) };
-        let is_first = held.rows.is_empty();
         let plan = plan(&held.rows, &held.spare, &step.rows)
             .ok_or_else(|| NnError::runtime("more rows than were reserved"))?;
         held.rows = plan.rows;
@@ -259,9 +262,6 @@ impl Scheduler {
         for row in held.rows.iter().filter(|row| row.length == 0) {
             // What an earlier request has left there.
             self.memory.remove(row.sequence);
-            if is_first {
-                self.memory.share(row.sequence, None);
-            }
         }
         Ok(())
     }
@@ -326,7 +326,7 @@ impl Scheduler {
                 self.memory.remove(sequence);
                 length = 0;
             }
-            self.memory.share(sequence, Some(scope));
+            self.memory.share(sequence, scope);
             self.metrics.cached_tokens.inc_by(length as u64);
             held.rows.push(Row { sequence, length: length as u32 });
             reused.push(length);
