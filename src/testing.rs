@@ -268,12 +268,22 @@ impl ExecutionContext for FakeContext {
                 let last = logits.iter().flat_map(|row| row.last().expect("a new token"));
                 outputs.logits = Logits::from((last.copied().collect(), VOCAB_SIZE));
             }
-            Wanted::Last { top_k } | Wanted::Every { top_k, .. } => {
+            Wanted::Last { top_k, .. } | Wanted::Every { top_k, .. } => {
                 let followed_by = match step.wanted {
                     Wanted::Every { followed_by, .. } => followed_by,
                     _ => &[],
                 };
                 reduce(step.positions(), top_k, followed_by, &logits, outputs);
+                if let Wanted::Last { sums: false, .. } = step.wanted {
+                    outputs.reductions.log_sum_exp.clear();
+                }
+                if let Wanted::Last { scale: Some(scale), .. } = step.wanted {
+                    let last = || logits.iter().flat_map(|row| row.last());
+                    let sum = |row| spinfer_logits::weight_sum(row, scale, &mut Vec::new());
+                    outputs.reductions.weight_sums = last().map(|row| sum(row)).collect();
+                    let bytes = last().flatten().flat_map(|logit| logit.to_le_bytes()).collect();
+                    outputs.logits = Logits::within_reach(Box::new(|| Ok(bytes)), VOCAB_SIZE);
+                }
             }
         }
         Ok(())

@@ -229,7 +229,7 @@ fn a_signal_lets_running_requests_end() {
         json!({"model": MODEL, "prompt": "1, 2, 3, 4,", "max_tokens": 200, "temperature": 0});
     std::thread::scope(|scope| {
         let running = scope.spawn(|| server.complete(&body));
-        server.wait_for_metric("spinfer_decode_tokens_total", |count| count > 2);
+        server.wait_for_metric("vllm:generation_tokens_total", |count| count > 2);
         let pid = server.pid();
         let killed = Command::new("kill").args(["-TERM", &pid.to_string()]).status().unwrap();
         assert!(killed.success());
@@ -276,6 +276,34 @@ fn a_snapshotted_instance_sees_its_own_files_environment_and_random_numbers() {
     server.wait_for_line(|line| line.contains("the probe logs"));
 }
 
+#[test]
+fn a_guest_that_goes_past_its_limits_ends_its_own_request() {
+    let setup = Setup {
+        component: spinfer_tests::server::probe(),
+        nn: "guest_time = 1.0\nguest_memory = 128".into(),
+        ..Setup::default()
+    };
+    let server = Server::start(&setup);
+    for (path, why) in [
+        ("/runs-forever", "it has run for too long without computing"),
+        ("/takes-all-memory", "wasm trap"),
+    ] {
+        std::thread::scope(|scope| {
+            let greedy = scope.spawn(|| server.get(path));
+            // As many as there are cores, and more, so that none of them could be kept.
+            let others: Vec<_> = (0..8).map(|_| scope.spawn(|| server.get(path))).collect();
+            assert_eq!(server.get("/").status, 200, "others are answered");
+            for request in others.into_iter().chain([greedy]) {
+                let answer = request.join().unwrap();
+                assert_eq!(answer.status, 500, "{}", answer.text);
+                assert_eq!(answer.json()["error"]["type"], "server_error");
+            }
+        });
+        server.wait_for_line(|line| line.contains("the instance failed") && line.contains(why));
+        assert_eq!(server.get("/").status, 200, "the server goes on");
+    }
+}
+
 /// While a long request runs, another is answered with 429, and probes are not.
 fn assert_second_is_told_to_come_later(nn: &str) {
     let server = Server::start(&Setup { nn: nn.into(), ..Setup::default() });
@@ -283,7 +311,7 @@ fn assert_second_is_told_to_come_later(nn: &str) {
         json!({"model": MODEL, "prompt": "1, 2, 3, 4,", "max_tokens": 400, "temperature": 0});
     std::thread::scope(|scope| {
         let first = scope.spawn(|| server.complete(&body));
-        server.wait_for_metric("spinfer_decode_tokens_total", |count| count > 2);
+        server.wait_for_metric("vllm:generation_tokens_total", |count| count > 2);
         let second = server.complete(&json!({"model": MODEL, "prompt": "Once", "max_tokens": 1}));
         assert_eq!((second.status, second.header("retry-after")), (429, "1"), "{}", second.text);
         let error = &second.json()["error"];

@@ -7,6 +7,9 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Deserialize;
 
+use crate::component::engine::TICK;
+use crate::component::state::Limits;
+
 /// The longest sequence that can be asked for, in tokens.
 pub const LONGEST_CONTEXT: u32 = 1 << 20;
 
@@ -36,15 +39,25 @@ pub struct NnConfig {
     pub max_rows: u32,
     /// The most tokens of one step.
     pub batch: u32,
+    /// The most tokens of long prompts in a step while others are given their next tokens, which wait for
+    /// it.
+    pub chunk: u32,
     /// Whether prompts may begin with what earlier requests of the same caller have computed.
     pub prefix_cache: bool,
     /// Requests at a time; one more is answered with 429.
     pub requests_in_flight: u32,
+    /// How many seconds a step waits at most for rows of the last one, whose guests choose tokens
+    /// meanwhile.
+    pub gather: f64,
     /// How many seconds a request waits for room before it is answered with 429.
     pub longest_wait: f64,
     /// How many seconds a client may take to send a body, and may leave a part of an answer unread,
     /// before it is let go.
     pub client_timeout: f64,
+    /// The most MiB of memory of one instance; an instance that needs more ends, with a 500.
+    pub guest_memory: u32,
+    /// How many seconds an instance may run by itself, between two computations, before it ends likewise.
+    pub guest_time: f64,
 }
 
 impl Default for NnConfig {
@@ -57,15 +70,24 @@ impl Default for NnConfig {
             sequences: 16,
             max_rows: 16,
             batch: 512,
+            chunk: 128,
             prefix_cache: true,
             requests_in_flight: 256,
+            gather: 0.005,
             longest_wait: 10.0,
             client_timeout: 60.0,
+            guest_memory: 2048,
+            guest_time: 30.0,
         }
     }
 }
 
 impl NnConfig {
+    /// [`Self::gather`] as a duration.
+    pub fn gather(&self) -> Duration {
+        Duration::from_secs_f64(self.gather)
+    }
+
     /// [`Self::longest_wait`] as a duration.
     pub fn longest_wait(&self) -> Duration {
         Duration::from_secs_f64(self.longest_wait)
@@ -74,6 +96,14 @@ impl NnConfig {
     /// [`Self::client_timeout`] as a duration.
     pub fn client_timeout(&self) -> Duration {
         Duration::from_secs_f64(self.client_timeout)
+    }
+
+    /// What an instance may use.
+    pub fn guest_limits(&self) -> Limits {
+        Limits {
+            memory: (self.guest_memory as usize) << 20,
+            ticks: (self.guest_time / TICK.as_secs_f64()).ceil() as u32,
+        }
     }
 
     fn check(&self) -> anyhow::Result<()> {
@@ -89,11 +119,23 @@ impl NnConfig {
         within("sequences", self.sequences, 1, 256)?;
         within("max_rows", self.max_rows, 1, 256)?;
         within("batch", self.batch, self.sequences.max(32), 1 << 16)?;
-        within("requests_in_flight", self.requests_in_flight, 1, 1 << 20)?;
+        within("chunk", self.chunk, 16, 1 << 16)?;
+        within("requests_in_flight", self.requests_in_flight, 1, 4096)?;
+        within("guest_memory", self.guest_memory, 64, 4096)?;
+        anyhow::ensure!(
+            (0.0..=1.0).contains(&self.gather),
+            "nn.gather is {}, but must be 0 to 1 second",
+            self.gather
+        );
         anyhow::ensure!(
             (0.0..=86_400.0).contains(&self.longest_wait),
             "nn.longest_wait is {}, but must be 0 to 86400 seconds",
             self.longest_wait
+        );
+        anyhow::ensure!(
+            (0.1..=86_400.0).contains(&self.guest_time),
+            "nn.guest_time is {}, but must be 0.1 to 86400 seconds",
+            self.guest_time
         );
         anyhow::ensure!(
             (0.1..=86_400.0).contains(&self.client_timeout),
@@ -145,5 +187,6 @@ mod tests {
         assert!(error("[nn]\nsequences = 64\nbatch = 32").contains("must be 64 to"));
         assert!(error("[nn]\nthreads = \"two\"").contains("threads"));
         assert!(error("[nn]\nlongest_wait = nan").contains("longest_wait"));
+        assert!(error("[nn]\ngather = 5").contains("nn.gather is 5, but must be 0 to 1 second"));
     }
 }

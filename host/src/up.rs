@@ -29,7 +29,9 @@ use crate::models::catalogue::{self, ModelFolder};
 use crate::models::files::{self, VisibleModel};
 use crate::models::stamps::Stamps;
 use crate::models::trial;
-use crate::nn::ggml::{self, GgmlGraph, GgmlMetrics, Settings};
+use crate::nn::ggml::{GgmlGraph, Settings};
+use crate::nn::metrics::NnMetrics;
+use crate::nn::registry::Backend as NnBackend;
 use crate::nn::{Graph, Registry};
 
 /// What the command line says.
@@ -80,7 +82,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         config.requests_in_flight,
         config.client_timeout(),
         metrics.clone(),
-    ));
+    )?);
     // On a thread of its own: most of it is hashing and compiling, which must hold up nobody.
     let cache = Cache::open(Cache::default_root()?)?;
     let to_load = (app.clone(), config, cache.clone());
@@ -148,8 +150,9 @@ async fn load(
 ) -> anyhow::Result<Loaded> {
     let models = load_models(app, config, cache, metrics)?;
     let mut stamps = Stamps::open(cache)?;
-    let engine = engine::new()?;
-    let linker = state::linker(&engine)?;
+    let instances = engine::new(config.requests_in_flight)?;
+    let engine = &instances.engine;
+    let linker = state::linker(engine)?;
     let registry =
         Registry::new(models.iter().map(|(id, model)| (id.clone(), model.graph.clone())));
     let mut components = BTreeMap::new();
@@ -162,13 +165,13 @@ async fn load(
         };
         let preparation = Preparation { models: mount.as_deref(), snapshot };
         let compiled =
-            snapshot::load(&engine, &linker, cache, &component.source, &preparation).await?;
+            snapshot::load(engine, &linker, cache, &component.source, &preparation).await?;
         mounts.extend(mount.clone());
         let served = Served::new(
-            &engine,
+            instances.clone(),
             &linker,
             &compiled,
-            grants(id, component, mount),
+            grants(id, component, mount, config),
             registry.clone(),
             component.ai_models.clone(),
         )
@@ -179,12 +182,13 @@ async fn load(
     Ok((components, mounts))
 }
 
-fn grants(id: &str, component: &Component, mount: Option<PathBuf>) -> Grants {
+fn grants(id: &str, component: &Component, mount: Option<PathBuf>, config: &NnConfig) -> Grants {
     Grants {
         component: id.into(),
         environment: Arc::new(component.environment.clone()),
         variables: Arc::new(component.variables.clone()),
         models: mount.map(Arc::from),
+        limits: config.guest_limits(),
     }
 }
 
@@ -212,7 +216,7 @@ fn load_models(
         tracing::info!(model = id, "not loaded: no component's ai_models lists it");
     }
     let mut stamps = Stamps::open(cache)?;
-    let metrics = GgmlMetrics::register(metrics)?;
+    let metrics = NnMetrics::register(metrics)?;
     wanted
         .into_iter()
         .map(|id| {
@@ -233,7 +237,7 @@ fn load_model(
     config: &NnConfig,
     cache: &Cache,
     stamps: &mut Stamps,
-    metrics: &GgmlMetrics,
+    metrics: &NnMetrics,
 ) -> anyhow::Result<LoadedModel> {
     let began = Instant::now();
     let weights = model.weights();
@@ -247,8 +251,9 @@ fn load_model(
     trial::ensure_tried(cache, &weights, &sha256, ignore_pre_tokenizer)?;
     let load = ModelParams { ignore_pre_tokenizer, ..ModelParams::default() };
     let settings = settings(model, config, &info, facts.vocab_size)?;
-    let graph = GgmlGraph::load(&weights, &load, settings, metrics.of(&model.id))
-        .with_context(in_weights)?;
+    let metrics = metrics.of(&model.id);
+    let graph =
+        GgmlGraph::load(&weights, &load, settings, metrics.clone()).with_context(in_weights)?;
     let card = card(model, facts, &graph);
     tracing::info!(
         model = model.id,
@@ -258,7 +263,7 @@ fn load_model(
         "model loaded"
     );
     let visible = VisibleModel { card, tokenizer };
-    Ok(LoadedModel { graph: Graph::Ggml(Arc::new(graph)), visible })
+    Ok(LoadedModel { graph: Graph::new(NnBackend::Ggml(Arc::new(graph)), metrics), visible })
 }
 
 /// How the model is run: what the settings say, bounded by what the machine has.
@@ -304,9 +309,10 @@ fn settings(
             threads: config.threads,
         },
         max_rows: config.max_rows,
+        chunk: config.chunk.min(config.batch),
         prefix_cache: config.prefix_cache,
         longest_wait: config.longest_wait(),
-        gather: ggml::DEFAULT_GATHER,
+        gather: config.gather(),
     })
 }
 

@@ -50,7 +50,7 @@ pub enum DecodeError {
 pub struct Context {
     raw: NonNull<sys::llama_context>,
     /// Freed after the context (see `Drop`).
-    threadpool: Option<NonNull<sys::ggml_threadpool>>,
+    threadpools: Vec<NonNull<sys::ggml_threadpool>>,
     abort: Arc<AtomicBool>,
     model: Arc<Model>,
     vocab_size: usize,
@@ -139,7 +139,7 @@ impl Context {
                 Arc::as_ptr(&abort).cast_mut().cast(),
             );
         }
-        let threadpool = attach_threadpool(raw, params.threads);
+        let threadpools = attach_threadpools(raw, params.threads);
         // SAFETY: all read fields of the context just made.
         let (sequences, batch, context_per_sequence) = unsafe {
             (
@@ -150,7 +150,7 @@ impl Context {
         };
         Ok(Self {
             raw,
-            threadpool,
+            threadpools,
             abort,
             vocab_size: model.vocab_size() as usize,
             model,
@@ -324,10 +324,10 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: both were made by `new`; the context goes first, since it uses the pool.
+        // SAFETY: all were made by `new`; the context goes first, since it uses the pools.
         unsafe {
             sys::llama_free(self.raw.as_ptr());
-            if let Some(pool) = self.threadpool {
+            for pool in &self.threadpools {
                 sys::ggml_threadpool_free(pool.as_ptr());
             }
         }
@@ -339,22 +339,31 @@ fn max_sequences() -> usize {
     unsafe { sys::llama_max_parallel_sequences() }
 }
 
-/// Gives the context threads that stay; without them ggml makes new ones for each graph. They sleep
-/// between graphs (`poll = 0`), so that the cores are free for the guests that sample then.
-fn attach_threadpool(
+/// Gives the context threads that stay; without them ggml makes new ones for each graph.
+///
+/// While one sequence decodes alone there is little to do between its steps, so its threads keep looking
+/// for the next one for a while, as ggml's do by default: waking them costs a good part of a short step.
+/// Between the steps of several, guests need the cores, so those threads sleep at once.
+fn attach_threadpools(
     context: NonNull<sys::llama_context>,
     threads: u32,
-) -> Option<NonNull<sys::ggml_threadpool>> {
+) -> Vec<NonNull<sys::ggml_threadpool>> {
     if threads < 2 {
-        return None;
+        return Vec::new();
     }
-    // SAFETY: parameters are a plain value; a null pool means that ggml could not make one, and the
-    // context then goes on without.
-    unsafe {
+    // SAFETY: parameters are a plain value; a null pool means that ggml could not make one.
+    let pool = |poll| unsafe {
         let mut params = sys::ggml_threadpool_params_default(threads as i32);
-        params.poll = 0;
-        let pool = NonNull::new(sys::ggml_threadpool_new(&mut params))?;
-        sys::llama_attach_threadpool(context.as_ptr(), pool.as_ptr(), pool.as_ptr());
-        Some(pool)
+        params.poll = poll;
+        NonNull::new(sys::ggml_threadpool_new(&mut params))
+    };
+    let pools: Vec<_> = [pool(WATCHFUL), pool(0)].into_iter().flatten().collect();
+    if let [single, batch] = pools[..] {
+        // SAFETY: the context outlives neither (see `Drop`). Without pools it goes on, too.
+        unsafe { sys::llama_attach_threadpool(context.as_ptr(), single.as_ptr(), batch.as_ptr()) };
     }
+    pools
 }
+
+/// ggml's own default, of 100.
+const WATCHFUL: u32 = 50;

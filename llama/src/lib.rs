@@ -9,11 +9,13 @@ mod batch;
 mod context;
 mod log;
 mod model;
+mod quantize;
 mod vocab;
 
 pub use batch::Batch;
 pub use context::{Context, ContextParams, DecodeError};
 pub use model::{LoadError, Model, ModelParams};
+pub use quantize::{Quantization, quantize};
 pub use vocab::TokenizeError;
 
 /// A token id as llama.cpp has it; valid ones are in `0..vocab_size`.

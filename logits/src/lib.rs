@@ -31,6 +31,13 @@ pub fn log_sum_exp(logits: &[f32], scratch: &mut Vec<f32>) -> f32 {
     (f64::from(highest) + sum(scratch).ln()) as f32
 }
 
+/// The sum of a row's [`weights`] at a scale: what a share of the probability is a share of. `scratch`
+/// is overwritten. NaN weighs nothing.
+pub fn weight_sum(logits: &[f32], scale: f32, scratch: &mut Vec<f32>) -> f64 {
+    weights(logits, max(logits), scale, scratch);
+    sum(scratch)
+}
+
 /// A token's log-probability, from its logit and the [`log_sum_exp`] of its row: finite, at most 0.
 pub fn log_probability(logit: f32, log_sum_exp: f32) -> f32 {
     let difference = (f64::from(logit) - f64::from(log_sum_exp)) as f32;

@@ -49,13 +49,32 @@ fn keep_in_order(logits: &[f32], k: usize, found: &mut Vec<Candidate>) {
     }
 }
 
+/// Collects what may be among the k best, and throws out what isn't each time that there are twice as
+/// many: after that nothing below the k-th is looked at.
 fn select(logits: &[f32], k: usize, found: &mut Vec<Candidate>) {
-    found.extend(numbers(logits, 0));
+    let mut limit = None;
+    for (block, first) in logits.chunks(BLOCK).zip((0..).step_by(BLOCK)) {
+        match limit {
+            // Later ids come after equal logits, so only a higher one displaces another.
+            Some(limit) if !lanes::any_above(block, limit) => continue,
+            Some(limit) => found.extend(numbers(block, first).filter(|(_, logit)| *logit > limit)),
+            None => found.extend(numbers(block, first)),
+        }
+        if found.len() >= 2 * k {
+            keep_best(k, found);
+            limit = found.get(k - 1).map(|(_, logit)| *logit);
+        }
+    }
+    keep_best(k, found);
+    found.sort_unstable_by(more_likely);
+}
+
+/// Keeps the k best; the last of them comes last, and the others in any order.
+fn keep_best(k: usize, found: &mut Vec<Candidate>) {
     if k < found.len() {
-        found.select_nth_unstable_by(k, more_likely);
+        found.select_nth_unstable_by(k - 1, more_likely);
         found.truncate(k);
     }
-    found.sort_unstable_by(more_likely);
 }
 
 /// What of a part of a row that begins at `first` is no NaN.

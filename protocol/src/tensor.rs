@@ -33,12 +33,20 @@ pub const TOP_IDS: &str = "top_ids";
 pub const TOP_LOGITS: &str = "top_logits";
 /// Out, FP32 `[B, K]`: the logit of each token of [`GATHER_IDS`].
 pub const GATHERED: &str = "gathered";
-/// Out, FP32 `[B, K]`: the logarithm of the sum of the exponentials of the whole row; NaN when none
-/// of its logits is a number.
+/// Out, FP32 `[B, K]`, with the other reductions: the logarithm of the sum of the exponentials of the
+/// whole row; NaN when none of its logits is a number. In, I32 `[1]`: 0 leaves it out, since it costs
+/// more than the others together.
 pub const LOGSUMEXP: &str = "logsumexp";
 
 /// The most tokens that [`TOP_K`] may ask for.
-pub const MOST_TOP_K: u32 = 256;
+pub const MOST_TOP_K: u32 = 1024;
+
+/// In, FP32 `[1]`, above 0, with [`TOP_K`]: for whoever draws from the likeliest tokens and needs the
+/// others now and then. [`WEIGHT_SUM`] and [`LOGITS`] come beside the reductions; what of them isn't read
+/// is not copied.
+pub const SCALE: &str = "scale";
+/// Out, FP64 `[B, K]`, with [`SCALE`]: the sum over the whole row of `exp((logit - highest) * scale)`.
+pub const WEIGHT_SUM: &str = "weight_sum";
 
 /// In, U8 `[n]`, in the first call with tokens: these rows may begin with what earlier contexts of this
 /// component have computed under the same salt, and later ones with what these rows hold. Absent: nothing
@@ -48,7 +56,7 @@ pub const CACHE_SALT: &str = "cache_salt";
 pub const CACHED_TOKENS: &str = "cached_tokens";
 
 /// All inputs beyond [`INPUT_IDS`].
-pub const OPTIONAL_INPUTS: [&str; 8] = [
+pub const OPTIONAL_INPUTS: [&str; 10] = [
     ATTENTION_MASK,
     POSITION_IDS,
     BEAM_IDX,
@@ -56,5 +64,7 @@ pub const OPTIONAL_INPUTS: [&str; 8] = [
     RESERVE,
     TOP_K,
     GATHER_IDS,
+    LOGSUMEXP,
+    SCALE,
     CACHE_SALT,
 ];

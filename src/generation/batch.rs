@@ -3,7 +3,7 @@
 use spinfer_protocol::tensor;
 
 use super::context::{ExecutionContext, Outputs, Step, Wanted};
-use super::plan::PlannedPrompt;
+use super::plan::{PlannedPrompt, Read};
 use super::prompt::ScoredPrompt;
 use super::row::Row;
 use super::wave::Wave;
@@ -82,7 +82,7 @@ impl<'a, C: ExecutionContext> Batch<'a, C> {
             return Ok(());
         }
         let alternatives = plan.shown.logprobs.unwrap_or(0);
-        match plan.read.filter(|read| generates && *read <= alternatives.max(1)) {
+        match plan.read.top().filter(|read| generates && *read <= alternatives.max(1)) {
             // What generation reads is no more than what scoring does: one call has both.
             Some(top_k) => {
                 let followed_by = whole.iter().map(|tokens| &tokens[1..]).collect::<Vec<_>>();
@@ -159,9 +159,12 @@ impl<'a, C: ExecutionContext> Batch<'a, C> {
 
     /// What generation reads of a step.
     fn wanted(&self) -> Wanted<'static> {
+        // A host that can't leave the sums out gives them in any case.
+        let sums = self.plan.scores_tokens() || !self.model.card.takes(tensor::LOGSUMEXP);
         match self.plan.read {
-            Some(top_k) => Wanted::Last { top_k },
-            None => Wanted::Logits,
+            Read::Top(top_k) => Wanted::Last { top_k, sums, scale: None },
+            Read::Nucleus { top_k, scale } => Wanted::Last { top_k, sums, scale: Some(scale) },
+            Read::Whole => Wanted::Logits,
         }
     }
 

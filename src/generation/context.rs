@@ -1,5 +1,8 @@
 //! What generation asks of a backend.
 
+use std::cell::{Cell, OnceCell};
+use std::fmt;
+
 use spinfer_logits::Candidate;
 
 use super::{BackendError, BackendErrorKind};
@@ -56,6 +59,11 @@ pub enum Wanted<'a> {
     Last {
         /// How many of the most likely tokens.
         top_k: usize,
+        /// Whether their log-probabilities are wanted too, for which the whole row is summed.
+        sums: bool,
+        /// What is drawn from is drawn from the logits times this: the sum of the weights is wanted
+        /// too, and the logits of all tokens within reach.
+        scale: Option<f32>,
     },
     /// Reductions after every new token.
     Every {
@@ -70,7 +78,7 @@ pub enum Wanted<'a> {
 /// What a step has brought.
 #[derive(Debug, Default)]
 pub struct Outputs {
-    /// For [`Wanted::Logits`].
+    /// For [`Wanted::Logits`], and within reach where there is a scale.
     pub logits: Logits,
     /// For the others.
     pub reductions: Reductions,
@@ -79,12 +87,16 @@ pub struct Outputs {
 }
 
 /// One row of logits for each row of a batch.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Logits {
-    storage: Storage,
+    storage: OnceCell<Storage>,
+    source: Cell<Option<Source>>,
     /// The values of one row.
     pub vocab_size: usize,
 }
+
+/// Where the bytes of logits are to be had.
+pub type Source = Box<dyn FnOnce() -> Result<Vec<u8>, BackendError>>;
 
 #[derive(Debug)]
 enum Storage {
@@ -93,9 +105,9 @@ enum Storage {
     Floats(Vec<f32>),
 }
 
-impl Default for Storage {
-    fn default() -> Self {
-        Self::Floats(Vec::new())
+impl fmt::Debug for Logits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Logits").field("storage", &self.storage).finish_non_exhaustive()
     }
 }
 
@@ -110,14 +122,36 @@ impl Logits {
             let (elements, _) = bytes.as_chunks::<4>();
             Storage::Floats(elements.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
         };
-        Self { storage, vocab_size }
+        Self { storage: storage.into(), source: Cell::default(), vocab_size }
     }
 
-    /// All values, row after row.
+    /// Logits that are fetched when [`Self::fetch`] is called, and not before.
+    pub fn within_reach(source: Source, vocab_size: usize) -> Self {
+        Self { storage: OnceCell::new(), source: Some(source).into(), vocab_size }
+    }
+
+    /// Makes sure that the values are here.
+    pub fn fetch(&self) -> Result<(), BackendError> {
+        let Some(source) = self.source.take() else { return Ok(()) };
+        let bytes = source()?;
+        if self.vocab_size == 0 || !bytes.len().is_multiple_of(self.vocab_size * 4) {
+            let message =
+                format!("{} bytes are no rows of {} logits", bytes.len(), self.vocab_size);
+            return Err(BackendError { kind: BackendErrorKind::Failed, message });
+        }
+        let fetched = Self::from_bytes(bytes, self.vocab_size);
+        if let Some(storage) = fetched.storage.into_inner() {
+            let _ = self.storage.set(storage);
+        }
+        Ok(())
+    }
+
+    /// All values that are here, row after row.
     pub fn values(&self) -> &[f32] {
-        match &self.storage {
-            Storage::Bytes(bytes) => bytemuck::cast_slice(bytes),
-            Storage::Floats(floats) => floats,
+        match self.storage.get() {
+            Some(Storage::Bytes(bytes)) => bytemuck::cast_slice(bytes),
+            Some(Storage::Floats(floats)) => floats,
+            None => &[],
         }
     }
 
@@ -129,7 +163,8 @@ impl Logits {
 
 impl From<(Vec<f32>, usize)> for Logits {
     fn from((values, vocab_size): (Vec<f32>, usize)) -> Self {
-        Self { storage: Storage::Floats(values), vocab_size }
+        let storage = Storage::Floats(values).into();
+        Self { storage, source: Cell::default(), vocab_size }
     }
 }
 
@@ -146,8 +181,10 @@ pub struct Reductions {
     pub top_logits: Vec<f32>,
     /// `[B, K]`; empty unless something was to be gathered.
     pub gathered: Vec<f32>,
-    /// `[B, K]`.
+    /// `[B, K]`; empty unless it was wanted.
     pub log_sum_exp: Vec<f32>,
+    /// `[B, K]`: of the weights at a scale; empty unless there was one.
+    pub weight_sums: Vec<f64>,
 }
 
 impl Reductions {
@@ -164,6 +201,11 @@ impl Reductions {
         self.gathered[row * self.positions + position]
     }
 
+    /// [`spinfer_logits::weight_sum`] of a position, at the step's scale.
+    pub fn weight_sum(&self, row: usize, position: usize) -> f64 {
+        self.weight_sums[row * self.positions + position]
+    }
+
     /// [`spinfer_logits::log_sum_exp`] of a position.
     pub fn log_sum_exp(&self, row: usize, position: usize) -> f32 {
         self.log_sum_exp[row * self.positions + position]
@@ -175,21 +217,26 @@ impl Outputs {
     pub fn check(&self, step: &Step<'_>, vocab_size: usize) -> Result<(), BackendError> {
         let rows = step.tokens.len();
         let (name, found, expected) = match step.wanted {
-            Wanted::Logits if self.logits.vocab_size != vocab_size => {
+            Wanted::Logits | Wanted::Last { scale: Some(_), .. }
+                if self.logits.vocab_size != vocab_size =>
+            {
                 ("logits in a row", self.logits.vocab_size, vocab_size)
             }
             Wanted::Logits => ("logits", self.logits.values().len(), rows * vocab_size),
-            Wanted::Last { top_k } | Wanted::Every { top_k, .. } => {
+            Wanted::Last { top_k, .. } | Wanted::Every { top_k, .. } => {
                 let reductions = &self.reductions;
                 let cells = rows * step.positions();
                 let gathers = matches!(step.wanted, Wanted::Every { .. });
+                let sums = !matches!(step.wanted, Wanted::Last { sums: false, .. });
+                let weighs = matches!(step.wanted, Wanted::Last { scale: Some(_), .. });
                 let sizes = [
                     ("positions", reductions.positions, step.positions()),
                     ("alternatives", reductions.top_k, top_k),
                     ("top ids", reductions.top_ids.len(), cells * top_k),
                     ("top logits", reductions.top_logits.len(), cells * top_k),
                     ("gathered logits", reductions.gathered.len(), if gathers { cells } else { 0 }),
-                    ("sums", reductions.log_sum_exp.len(), cells),
+                    ("sums", reductions.log_sum_exp.len(), if sums { cells } else { 0 }),
+                    ("weights", reductions.weight_sums.len(), if weighs { cells } else { 0 }),
                 ];
                 let wrong = sizes.into_iter().find(|(_, found, expected)| found != expected);
                 wrong.unwrap_or(("", 0, 0))
@@ -217,5 +264,11 @@ mod tests {
             assert_eq!(logits.values(), values);
             assert_eq!(logits.row(1), [3.25, 0.0]);
         }
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<_>>();
+        let logits = Logits::within_reach(Box::new(|| Ok(bytes)), 2);
+        assert_eq!(logits.values(), [] as [f32; 0]);
+        logits.fetch().unwrap();
+        logits.fetch().unwrap();
+        assert_eq!(logits.values(), values);
     }
 }

@@ -27,14 +27,14 @@ use spinfer_protocol::tensor;
 
 pub use context::{ExecutionContext, Logits, Outputs, Reductions, Step, Wanted};
 pub use error::{BackendError, BackendErrorKind, ClientGone, GenerationError};
-pub use plan::{Plan, PlannedPrompt, Shown, Stops, encode, known, with_bos};
+pub use plan::{Plan, PlannedPrompt, Read, Shown, Stops, encode, known, with_bos};
 pub use row::FinishReason;
 pub use score::Score;
 pub use stop::StopPattern;
 pub use wave::Wave;
 
 use crate::models::Model;
-use crate::sampling::{LogitsView, NanLogits, Sampler};
+use crate::sampling::{LogitsView, Sampler};
 use crate::tokenizer::TokenId;
 use batch::Batch;
 use row::Row;
@@ -152,34 +152,49 @@ impl<'a> Reader<'a> {
         &mut self,
         outputs: &Outputs,
         row: &mut Row<'_>,
-    ) -> Result<(TokenId, Option<Score>), NanLogits> {
+    ) -> Result<(TokenId, Option<Score>), GenerationError> {
         let place = row.place;
         let alternatives = self.plan.shown.logprobs.unwrap_or(0);
-        let reductions = self.plan.read.map(|_| &outputs.reductions);
-        let view = match reductions {
-            Some(reductions) => {
-                self.top.clear();
-                self.top.extend(reductions.top(place, reductions.positions - 1));
-                LogitsView::Top(&self.top)
+        let reductions = &outputs.reductions;
+        let last = reductions.positions.saturating_sub(1);
+        if self.plan.read != Read::Whole {
+            self.top.clear();
+            self.top.extend(reductions.top(place, last));
+        }
+        let token = match self.plan.read {
+            Read::Whole => {
+                let view = LogitsView::Whole(outputs.logits.row(place));
+                self.sampler.choose(view, &mut row.chooser())?
             }
-            None => LogitsView::Whole(outputs.logits.row(place)),
+            Read::Top(_) => self.sampler.choose(LogitsView::Top(&self.top), &mut row.chooser())?,
+            Read::Nucleus { .. } => {
+                let weight_sum = reductions.weight_sum(place, last);
+                let whole = || {
+                    outputs.logits.fetch()?;
+                    Ok::<_, GenerationError>(outputs.logits.row(place))
+                };
+                let rng = row.chooser().rng;
+                self.sampler.choose_from_nucleus(&self.top, weight_sum, rng, whole)?
+            }
         };
-        let token = self.sampler.choose(view, &mut row.chooser())?;
         if !self.plan.scores_tokens() {
             return Ok((token, None));
         }
-        let (logit, log_sum_exp) = match reductions {
-            Some(reductions) => {
-                // What was chosen is among the likeliest: nothing else was there.
-                let found = self.top.iter().find(|(id, _)| *id == token);
-                let logit = found.map_or(f32::NEG_INFINITY, |(_, logit)| *logit);
-                (logit, reductions.log_sum_exp(place, reductions.positions - 1))
-            }
-            None => {
+        let (logit, log_sum_exp) = match self.plan.read {
+            Read::Whole => {
                 let logits = outputs.logits.row(place);
                 spinfer_logits::top(logits, alternatives, &mut self.top);
                 let log_sum_exp = spinfer_logits::log_sum_exp(logits, &mut self.scratch);
                 (logits[token as usize], log_sum_exp)
+            }
+            Read::Top(_) | Read::Nucleus { .. } => {
+                let found = self.top.iter().find(|(id, _)| *id == token);
+                let logit = match found {
+                    Some((_, logit)) => *logit,
+                    // What isn't among the likeliest was chosen from the whole row.
+                    None => outputs.logits.row(place)[token as usize],
+                };
+                (logit, reductions.log_sum_exp(place, last))
             }
         };
         let position = Position { top: &self.top, log_sum_exp };

@@ -70,7 +70,7 @@ pub struct Plan {
     /// What the answer shows.
     pub shown: Shown,
     /// How many of the likeliest tokens are read at each step; `None`: all of them.
-    pub read: Option<usize>,
+    pub read: Read,
     /// Which caller's prompts may begin with each other's.
     pub cache_salt: Vec<u8>,
 }
@@ -298,13 +298,49 @@ fn stops(request: &CompletionRequest, card: &ModelCard) -> Stops {
     Stops { texts, tokens, min_tokens: request.stopping.min_tokens as usize }
 }
 
-/// How many of the likeliest tokens a step must bring, where these are enough.
-fn read(request: &CompletionRequest, card: &ModelCard) -> Option<usize> {
+/// What of the logits of a step generation reads.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Read {
+    /// All of them.
+    Whole,
+    /// So many of the likeliest tokens, which are enough.
+    Top(usize),
+    /// Mostly the likeliest tokens, so many of them; all where these hold too little of the
+    /// probability. What is drawn is drawn from the logits times `scale`.
+    Nucleus { top_k: usize, scale: f32 },
+}
+
+impl Read {
+    /// How many of the likeliest tokens are enough in any case.
+    pub fn top(self) -> Option<usize> {
+        match self {
+            Self::Top(top_k) => Some(top_k),
+            Self::Whole | Self::Nucleus { .. } => None,
+        }
+    }
+}
+
+/// As many tokens as mostly hold what `top_p` asks for: more cost more to find than they save.
+const NUCLEUS: usize = 256;
+
+/// What a step must bring for this request.
+fn read(request: &CompletionRequest, card: &ModelCard) -> Read {
+    let sampling = sampling(request, card);
     // Tokens that end a choice are banned at first, which changes what is likeliest.
-    let banned = request.stopping.min_tokens > 0;
-    let decisive = sampling(request, card).decisive().filter(|_| !banned)?;
-    let read = decisive.max(request.logprobs.unwrap_or(0)).min(card.vocab_size as usize);
-    (card.takes(tensor::TOP_K) && read <= tensor::MOST_TOP_K as usize).then_some(read)
+    if request.stopping.min_tokens > 0 || !card.takes(tensor::TOP_K) {
+        return Read::Whole;
+    }
+    let alternatives = request.logprobs.unwrap_or(0);
+    let within = |count: usize| count.max(alternatives).min(card.vocab_size as usize);
+    match sampling.decisive() {
+        Some(decisive) if within(decisive) <= tensor::MOST_TOP_K as usize => {
+            Read::Top(within(decisive))
+        }
+        None if sampling.draws_from_nucleus() && card.takes(tensor::SCALE) => {
+            Read::Nucleus { top_k: within(NUCLEUS), scale: sampling.scale() }
+        }
+        _ => Read::Whole,
+    }
 }
 
 /// What frames the prompt when a gap is to be filled.

@@ -43,7 +43,7 @@ fn plan(prompts: &[(&str, usize)], choices: usize, temperature: f64) -> Plan {
         waves: Wave::all(prompts.len(), choices, 16),
         prompts,
         choices: Choices { n: choices, candidates: choices },
-        read: sampling.decisive(),
+        read: sampling.decisive().map_or(Read::Whole, Read::Top),
         sampling,
         seed: 5,
         is_seeded: true,

@@ -98,6 +98,32 @@ impl Sampler {
         }
     }
 
+    /// Chooses one token where [`SamplingParams::draws_from_nucleus`]: from the most likely ones, which
+    /// come in that order, if they hold the nucleus; else from `whole`, which is the row. `weight_sum` is
+    /// [`spinfer_logits::weight_sum`] of the row at [`SamplingParams::scale`]. The same token either way.
+    pub fn choose_from_nucleus<'l, E: From<NanLogits>>(
+        &mut self,
+        candidates: &[Candidate],
+        weight_sum: f64,
+        rng: &mut Rng,
+        whole: impl FnOnce() -> Result<&'l [f32], E>,
+    ) -> Result<TokenId, E> {
+        let &(best, max) = candidates.first().ok_or(NanLogits)?;
+        if max.is_infinite() {
+            return Ok(best);
+        }
+        let (scale, top_p) = (self.params.scale(), self.params.top_p.get());
+        let draw = rng.uniform();
+        let logits = candidates.iter().map(|candidate| candidate.1).collect::<Vec<_>>();
+        spinfer_logits::weights(&logits, max, scale, &mut self.weights);
+        let weighed = self.weights.iter().copied().zip(candidates.iter().map(|top| top.0));
+        if let Some(token) = self.nucleus.draw_from_top(weighed, weight_sum, top_p, draw) {
+            return Ok(token);
+        }
+        spinfer_logits::weights(whole()?, max, scale, &mut self.weights);
+        Ok(self.nucleus.draw(&self.weights, top_p, draw).unwrap_or(best))
+    }
+
     fn choose_from_whole(&mut self, logits: &[f32], rng: &mut Rng) -> Result<TokenId, NanLogits> {
         if let Some(k) = self.params.top_k.filter(|_| !self.params.is_greedy()) {
             let mut candidates = std::mem::take(&mut self.candidates);
@@ -110,7 +136,7 @@ impl Sampler {
         if self.params.is_greedy() || max.is_infinite() {
             return Ok(best);
         }
-        spinfer_logits::weights(logits, max, self.scale(), &mut self.weights);
+        spinfer_logits::weights(logits, max, self.params.scale(), &mut self.weights);
         Ok(self.draw(rng).unwrap_or(best))
     }
 
@@ -124,14 +150,10 @@ impl Sampler {
         if self.params.is_greedy() || max.is_infinite() {
             return Ok(best);
         }
-        let scale = self.scale();
+        let scale = self.params.scale();
         let logits = candidates.iter().map(|candidate| candidate.1).collect::<Vec<_>>();
         spinfer_logits::weights(&logits, max, scale, &mut self.weights);
         Ok(self.draw(rng).map_or(best, |at| candidates[at as usize].0))
-    }
-
-    fn scale(&self) -> f32 {
-        1.0 / self.params.temperature.get() as f32
     }
 
     /// Draws from the weights, of which the highest is 1, and returns an index into them.

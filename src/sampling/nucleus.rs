@@ -39,7 +39,41 @@ impl Nucleus {
         let total = spinfer_logits::sum(weights);
         self.gather(weights, total, top_p);
         let last = self.last(top_p * total)?;
-        let inside = |candidate: &&Candidate| heavier_first(candidate, &last) != Ordering::Greater;
+        self.draw_up_to(&last, draw)
+    }
+
+    /// The same where only the heaviest tokens are known, heaviest first, and the sum of all weights.
+    /// `None` when they may not hold the nucleus.
+    pub fn draw_from_top(
+        &mut self,
+        heaviest: impl Iterator<Item = Candidate>,
+        total: f64,
+        top_p: f64,
+        draw: f64,
+    ) -> Option<TokenId> {
+        self.candidates.clear();
+        self.candidates.extend(heaviest);
+        let target = units(top_p * total);
+        let mut sum = 0;
+        let reached = self.candidates.iter().position(|(weight, _)| {
+            sum += units(f64::from(*weight));
+            sum >= target
+        })?;
+        let last = self.candidates[reached];
+        // Others that weigh as much as the lightest that is known may be missing, or a trifle more: a
+        // higher logit need not weigh more to the last bit.
+        if last.0 <= self.candidates.last()?.0 * (1.0 + 1e-5) {
+            return None;
+        }
+        self.candidates.sort_unstable_by_key(|(_, id)| *id);
+        // Of equal weights, the lower ids come first, which the order of the logits need not say.
+        let last = self.last(top_p * total)?;
+        self.draw_up_to(&last, draw)
+    }
+
+    /// Draws from the candidates, which are in the order of their ids, up to the lightest.
+    fn draw_up_to(&self, last: &Candidate, draw: f64) -> Option<TokenId> {
+        let inside = |candidate: &&Candidate| heavier_first(candidate, last) != Ordering::Greater;
         let nucleus = || self.candidates.iter().filter(inside).copied();
         let mass = nucleus().map(|(weight, _)| f64::from(weight)).sum::<f64>();
         at_cumulative(nucleus(), draw * mass)
@@ -133,6 +167,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_heaviest_tokens_give_what_all_give_or_nothing() {
+        let mut state = 7_u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 24) as f32
+        };
+        let mut nucleus = Nucleus::default();
+        let mut known = 0;
+        for round in 0..400 {
+            // Coarse steps, so that many weigh the same.
+            let steepness = 1 + round % 20;
+            let weights = (0..2000)
+                .map(|_| (-(random() * steepness as f32 * 4.0).round() / 4.0).exp())
+                .collect::<Vec<f32>>();
+            let mut heaviest = weights.iter().copied().zip(0..).collect::<Vec<Candidate>>();
+            heaviest.sort_by(heavier_first);
+            heaviest.truncate(300);
+            let total = spinfer_logits::sum(&weights);
+            let (top_p, draw) = (f64::from(random()), f64::from(random()));
+            let whole = nucleus.draw(&weights, top_p, draw);
+            let top = nucleus.draw_from_top(heaviest.into_iter(), total, top_p, draw);
+            assert!(top.is_none() || top == whole, "{steepness} {top_p}");
+            known += usize::from(top.is_some());
+        }
+        assert!((100..400).contains(&known), "{known} of 400 were within the heaviest");
     }
 
     #[test]

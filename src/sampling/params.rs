@@ -82,6 +82,21 @@ impl SamplingParams {
             || self.top_k == Some(1)
     }
 
+    /// Whether what is drawn is drawn from the smallest set of the likeliest tokens that holds a share of
+    /// the model's own probability, and from nothing else.
+    pub fn draws_from_nucleus(&self) -> bool {
+        self.adjustments.is_none()
+            && !self.is_greedy()
+            && self.top_k.is_none()
+            && self.min_p == 0.0
+            && self.top_p.0 < 1.0
+    }
+
+    /// What logits are multiplied by before they are drawn from.
+    pub fn scale(&self) -> f32 {
+        1.0 / self.temperature.0 as f32
+    }
+
     /// How many of the likeliest tokens decide which one is chosen. `None`: all of them.
     pub fn decisive(&self) -> Option<usize> {
         match () {

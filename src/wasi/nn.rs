@@ -36,19 +36,19 @@ impl ExecutionContext for Context {
         let rows = step.tokens.len() as u32;
         match step.wanted {
             Wanted::Logits => {
-                let tensor = found.get(tensor::LOGITS)?;
-                let [found, 1, vocab_size] = tensor.dimensions()[..] else {
-                    return Err(failed("the output `logits` isn't of the shape [B, 1, V]"));
-                };
-                if found != rows {
-                    return Err(failed("the output `logits` has another number of rows"));
+                outputs.logits = found.logits_within_reach(rows)?;
+                outputs.logits.fetch()
+            }
+            Wanted::Last { sums, scale, .. } => {
+                found.reductions(&mut outputs.reductions, sums, false)?;
+                if scale.is_some() {
+                    let sums = found.get(tensor::WEIGHT_SUM)?.to_f64().map_err(backend_error)?;
+                    outputs.reductions.weight_sums = sums;
+                    outputs.logits = found.logits_within_reach(rows)?;
                 }
-                let bytes = tensor.f32_bytes().map_err(backend_error)?;
-                outputs.logits = Logits::from_bytes(bytes, vocab_size as usize);
                 Ok(())
             }
-            Wanted::Last { .. } => found.reductions(&mut outputs.reductions, false),
-            Wanted::Every { .. } => found.reductions(&mut outputs.reductions, true),
+            Wanted::Every { .. } => found.reductions(&mut outputs.reductions, true, true),
         }
     }
 }
@@ -61,11 +61,28 @@ impl Found {
         self.0.get(name).ok_or_else(|| failed(&format!("there is no output `{name}`")))
     }
 
+    /// The logits of so many rows, still in the host.
+    fn logits_within_reach(self, rows: u32) -> Result<Logits, BackendError> {
+        let [found, 1, vocab_size] = self.get(tensor::LOGITS)?.dimensions()[..] else {
+            return Err(failed("the output `logits` isn't of the shape [B, 1, V]"));
+        };
+        if found != rows {
+            return Err(failed("the output `logits` has another number of rows"));
+        }
+        let source = move || self.get(tensor::LOGITS)?.f32_bytes().map_err(backend_error);
+        Ok(Logits::within_reach(Box::new(source), vocab_size as usize))
+    }
+
     fn floats(&self, name: &str) -> Result<Vec<f32>, BackendError> {
         self.get(name)?.to_f32().map_err(backend_error)
     }
 
-    fn reductions(&self, into: &mut Reductions, gathered: bool) -> Result<(), BackendError> {
+    fn reductions(
+        &self,
+        into: &mut Reductions,
+        sums: bool,
+        gathered: bool,
+    ) -> Result<(), BackendError> {
         let [_, positions, top_k] = self.get(tensor::TOP_LOGITS)?.dimensions()[..] else {
             return Err(failed("the output `top_logits` isn't of the shape [B, K, k]"));
         };
@@ -73,7 +90,9 @@ impl Found {
         into.top_k = top_k as usize;
         into.top_logits = self.floats(tensor::TOP_LOGITS)?;
         into.top_ids = self.get(tensor::TOP_IDS)?.to_i32().map_err(backend_error)?;
-        into.log_sum_exp = self.floats(tensor::LOGSUMEXP)?;
+        if sums {
+            into.log_sum_exp = self.floats(tensor::LOGSUMEXP)?;
+        }
         if gathered {
             into.gathered = self.floats(tensor::GATHERED)?;
         }
@@ -120,7 +139,14 @@ fn inputs(step: &Step<'_>) -> Vec<(&'static str, Tensor)> {
         inputs.push((tensor::CACHE_SALT, salt));
     }
     inputs.push((tensor::LOGITS_TO_KEEP, Tensor::from_i64(&[1], &[keep])));
-    if let Wanted::Last { top_k } | Wanted::Every { top_k, .. } = step.wanted {
+    if let Wanted::Last { sums: false, .. } = step.wanted {
+        inputs.push((tensor::LOGSUMEXP, Tensor::from_i32(&[1], &[0])));
+    }
+    if let Wanted::Last { scale: Some(scale), .. } = step.wanted {
+        inputs
+            .push((tensor::SCALE, Tensor::new(&[1], TensorType::Fp32, scale.to_le_bytes().into())));
+    }
+    if let Wanted::Last { top_k, .. } | Wanted::Every { top_k, .. } = step.wanted {
         inputs.push((tensor::TOP_K, Tensor::from_i32(&[1], &[top_k as i32])));
     }
     if let Wanted::Every { followed_by, .. } = step.wanted {

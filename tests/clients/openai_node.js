@@ -82,19 +82,19 @@ async function aborted() {
     },
     "without a stream": async () => {
       const leaving = new AbortController();
-      const before = await metric("spinfer_decode_tokens_total");
+      const before = await metric("vllm:generation_tokens_total");
       const answer = client.completions.create({ ...long, stream: false }, { signal: leaving.signal });
       const refused = assert.rejects(answer, OpenAI.APIUserAbortError);
-      while ((await metric("spinfer_decode_tokens_total")) === before);
+      while ((await metric("vllm:generation_tokens_total")) === before);
       leaving.abort();
       await refused;
     },
   };
   for (const [way, leave] of Object.entries(ways)) {
-    const before = await metric("spinfer_decode_tokens_total");
+    const before = await metric("vllm:generation_tokens_total");
     await leave();
     while ((await metric("spinfer_sequences_held")) > 0);
-    const computed = (await metric("spinfer_decode_tokens_total")) - before;
+    const computed = (await metric("vllm:generation_tokens_total")) - before;
     assert.ok(computed < 1900, `${way}: ${computed} tokens were computed for nobody`);
   }
 }

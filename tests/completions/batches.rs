@@ -67,7 +67,8 @@ fn thirty_two_prompts_of_unequal_length_with_two_choices_each() {
 /// The tokens that the backend computes for a request.
 fn computed(caller: &str, body: &Value) -> u64 {
     let count = || {
-        SERVER.metric("spinfer_prefill_tokens_total") + SERVER.metric("spinfer_decode_tokens_total")
+        SERVER.metric("spinfer_prefill_tokens_total")
+            + SERVER.metric("vllm:generation_tokens_total")
     };
     let before = count();
     assert_eq!(SERVER.complete_as(caller, body).status, 200);
@@ -135,22 +136,16 @@ fn growths(model: &str, bodies: &[Value]) -> Vec<u64> {
     let setup = Setup { ai_models: vec![model.into()], ..Setup::default() };
     let server = Server::start(&setup);
     let process = PathBuf::from(format!("/proc/{}", server.pid()));
-    let size = |name: &str| {
-        let status = fs::read_to_string(process.join("status")).expect("a process");
-        let line = status.lines().find(|line| line.starts_with(name)).expect("its size");
-        let kib = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok());
-        kib.expect("a number") << 10
-    };
     bodies
         .iter()
         .map(|body| {
             let once = |_| {
                 // From here on the kernel counts the highest resident size anew (proc(5)).
                 fs::write(process.join("clear_refs"), "5").expect("a process of this user's");
-                let before = size("VmRSS:");
+                let before = server.memory().resident;
                 let answer = server.complete(&with(body, json!({"model": model})));
                 assert_eq!(answer.status, 200, "{}", answer.text);
-                size("VmHWM:").saturating_sub(before)
+                server.memory().peak.saturating_sub(before)
             };
             (0..3).map(once).min().expect("three times")
         })

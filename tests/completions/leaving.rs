@@ -51,11 +51,11 @@ fn a_client_that_leaves_in_decode_frees_its_rows() {
     let _alone = alone();
     let server = server("");
     for stream in [false, true] {
-        let before = server.metric("spinfer_decode_tokens_total");
+        let before = server.metric("vllm:generation_tokens_total");
         let mut body = greedy("1, 2, 3, 4,", 2000);
         body["stream"] = json!(stream);
-        leave(&server, &body, "spinfer_decode_tokens_total", 4);
-        let computed = server.metric("spinfer_decode_tokens_total") - before;
+        leave(&server, &body, "vllm:generation_tokens_total", 4);
+        let computed = server.metric("vllm:generation_tokens_total") - before;
         assert!(computed < 1900, "{computed} tokens were computed for nobody");
     }
 }

@@ -1,6 +1,7 @@
-//! What tests share: where the models are, the running server, and a client for it.
+//! What tests share: where the models are, the running server and other programs, and a client.
 
 pub mod client;
 pub mod models;
+pub mod process;
 pub mod reference;
 pub mod server;

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use spinfer_gguf::Header;
 use spinfer_gguf::write::Writer;
+use spinfer_llama::{Quantization, quantize};
 
 /// The folder with `<id>/model.gguf` for each: `SPINFER_TEST_MODELS`, or `models` in the workspace.
 pub fn folder() -> PathBuf {
@@ -44,4 +46,71 @@ pub fn rewritten(id: &str, path: &Path, change: impl FnOnce(Writer) -> Writer) {
         file.tensor(&tensor.name, &tensor.dimensions, tensor.kind, data)
     });
     fs::write(path, file.to_bytes()).expect("written");
+}
+
+impl FromStr for Weights {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|weights| weights.name() == name);
+        found.ok_or_else(|| "there are q4_1, q4_0 and q8_0".to_owned())
+    }
+}
+
+/// How the default model's weights are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Weights {
+    /// As the model comes.
+    Q4_1,
+    /// Made from that.
+    Q4_0,
+    /// Made from that.
+    Q8_0,
+}
+
+impl Weights {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Q4_1, Self::Q4_0, Self::Q8_0];
+
+    /// The usual name, by which it is parsed, too.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Q4_1 => "q4_1",
+            Self::Q4_0 => "q4_0",
+            Self::Q8_0 => "q8_0",
+        }
+    }
+
+    /// The file, `<folder>/smollm2-135m-instruct/model.gguf`. It is made where there is none.
+    ///
+    /// # Panics
+    /// When it can't be made.
+    pub fn file(self) -> PathBuf {
+        let source = weights("smollm2-135m-instruct");
+        let to = match self {
+            Self::Q4_1 => return source,
+            Self::Q4_0 => Quantization::Q4_0,
+            Self::Q8_0 => Quantization::Q8_0,
+        };
+        let folder = crate::server::target().join("bench-models").join(self.name());
+        let folder = folder.join("smollm2-135m-instruct");
+        let file = folder.join("model.gguf");
+        if !file.is_file() {
+            fs::create_dir_all(&folder).expect("a folder");
+            let partial = folder.join("partial.gguf");
+            quantize(&source, &partial, to).expect("the model can be quantized");
+            fs::rename(&partial, &file).expect("a file of this folder's");
+        }
+        file
+    }
+
+    /// What a token of one sequence reads of the weights, in bytes: all of them, since the embeddings
+    /// are the output's weights too.
+    ///
+    /// # Panics
+    /// When the file can't be read.
+    pub fn bytes_per_token(self) -> u64 {
+        let header = Header::read(&self.file()).expect("a header");
+        header.tensors().iter().map(|tensor| tensor.bytes().expect("a size")).sum()
+    }
 }

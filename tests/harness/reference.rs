@@ -1,5 +1,6 @@
 //! What llama.cpp itself makes of a prompt, in this process: the reference for the server's answers.
 
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use spinfer_llama::{Batch, Context, ContextParams, Model, ModelParams, Token};
@@ -27,15 +28,32 @@ pub struct Greedy {
     pub ended: bool,
 }
 
+impl Greedy {
+    /// Where another text leaves this one: by how much the logit of the token there was above the second
+    /// best. None where the texts are the same.
+    pub fn margin_of_difference(&self, reference: &Reference, other: &str) -> Option<f32> {
+        if other == self.text {
+            return None;
+        }
+        let same = other.bytes().zip(self.text.bytes()).take_while(|(a, b)| a == b).count();
+        let token = (0..self.tokens.len())
+            .find(|&count| reference.text(&self.tokens[..=count]).len() > same)
+            .unwrap_or(self.tokens.len() - 1);
+        Some(self.margins[token])
+    }
+}
+
 impl Reference {
     /// The default model, loaded once.
     pub fn default_model() -> &'static Self {
         static REFERENCE: OnceLock<Reference> = OnceLock::new();
-        REFERENCE.get_or_init(|| {
-            let path = weights("smollm2-135m-instruct");
-            let model = Model::load(&path, &ModelParams::default()).expect("the model loads");
-            Self { model: Arc::new(model) }
-        })
+        REFERENCE.get_or_init(|| Self::load(&weights("smollm2-135m-instruct")))
+    }
+
+    /// The model of that file.
+    pub fn load(path: &Path) -> Self {
+        let model = Model::load(path, &ModelParams::default()).expect("the model loads");
+        Self { model: Arc::new(model) }
     }
 
     /// A context of `sequences` sequences of 1,024 tokens.

@@ -1,12 +1,11 @@
 //! The running server: `spinfer up` on a free port, with the real component and real models.
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use crate::models;
+use crate::process::{Leashed, Memory};
 
 /// How long a server may take to be ready. The first start compiles.
 const READY: Duration = Duration::from_secs(300);
@@ -44,7 +43,8 @@ impl Default for Setup {
     }
 }
 
-fn target() -> PathBuf {
+/// Where builds and what tests keep are.
+pub(crate) fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(target) => target.into(),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"),
@@ -70,65 +70,13 @@ pub fn probe() -> PathBuf {
 
 /// A server that runs until it is dropped, or until the tests' process ends however it ends.
 pub struct Server {
-    child: Child,
-    /// The server ends when this is closed.
-    lifeline: Option<ChildStdin>,
-    output: Arc<Output>,
+    process: Leashed,
     /// `http://127.0.0.1:PORT`.
     pub url: String,
     /// `127.0.0.1:PORT`.
     pub address: String,
     _folder: tempfile::TempDir,
 }
-
-/// What the server has said.
-#[derive(Default)]
-struct Output {
-    text: Mutex<(String, u32)>,
-    changed: Condvar,
-}
-
-impl Output {
-    /// Collects lines until the stream ends.
-    fn collect(self: &Arc<Self>, stream: impl Read + Send + 'static) {
-        let output = self.clone();
-        output.text.lock().unwrap().1 += 1;
-        std::thread::spawn(move || {
-            for line in BufReader::new(stream).lines().map_while(Result::ok) {
-                let mut text = output.text.lock().unwrap();
-                text.0.push_str(&line);
-                text.0.push('\n');
-                output.changed.notify_all();
-            }
-            output.text.lock().unwrap().1 -= 1;
-            output.changed.notify_all();
-        });
-    }
-
-    /// Waits until `find` finds something, or the server's output has ended.
-    fn wait<T>(&self, patience: Duration, find: impl Fn(&str) -> Option<T>) -> Result<T, String> {
-        let until = Instant::now() + patience;
-        let mut text = self.text.lock().unwrap();
-        loop {
-            if let Some(found) = find(&text.0) {
-                return Ok(found);
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if text.1 == 0 || left.is_zero() {
-                return Err(text.0.clone());
-            }
-            text = self.changed.wait_timeout(text, left).unwrap().0;
-        }
-    }
-}
-
-/// Runs its arguments until they end or stdin is closed, whichever comes first.
-const LEASH: &str = r#"
-exec 3<&0
-"$@" </dev/null 3<&- & child=$!
-(cat <&3; kill $child) >/dev/null 2>&1 &
-exec 3<&-
-wait $child"#;
 
 impl Server {
     /// Starts a server and waits until it is ready.
@@ -137,7 +85,7 @@ impl Server {
     /// When it ends instead; the message has its output.
     pub fn start(setup: &Setup) -> Self {
         let mut server = Self::spawn(setup);
-        let ready = server.output.wait(READY, |text| {
+        let ready = server.process.wait(READY, |text| {
             let line = text.lines().find(|line| line.starts_with("Serving http://"))?;
             Some(line["Serving ".len()..].to_owned())
         });
@@ -159,9 +107,8 @@ impl Server {
     /// Starts a server that is to end by itself; its exit status and output.
     pub fn refuse(setup: &Setup) -> (ExitStatus, String) {
         let mut server = Self::spawn(setup);
-        let status = server.child.wait().expect("the child can be waited for");
-        server.lifeline.take();
-        let output = server.output.wait(READY, |_| None::<()>).unwrap_err();
+        let status = server.process.wait_for_end();
+        let output = server.process.wait(READY, |_| None::<()>).unwrap_err();
         (status, output)
     }
 
@@ -172,9 +119,8 @@ impl Server {
         let models = std::path::absolute(&setup.models).expect("the working directory is there");
         std::fs::write(&runtime, format!("[nn]\nmodels = {models:?}\n{}\n", setup.nn))
             .expect("the runtime configuration");
-        let mut child = Command::new("sh")
-            .args(["-c", LEASH, "sh"])
-            .arg(binary())
+        let mut program = Command::new(binary());
+        program
             .args(["up", "--from"])
             .arg(folder.path().join("spin.toml"))
             .arg("--runtime-config-file")
@@ -183,23 +129,15 @@ impl Server {
             .env("SPIN_HTTP_LISTEN_ADDR", "127.0.0.1:0")
             .env("SPINFER_CACHE_DIR", &setup.cache)
             .env("RUST_LOG", "info,spinfer=debug,spinfer_host=debug,llama=warn")
-            .envs(setup.environment.iter().cloned())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("sh starts");
-        let output = Arc::new(Output::default());
-        output.collect(child.stdout.take().expect("piped"));
-        output.collect(child.stderr.take().expect("piped"));
-        let lifeline = child.stdin.take();
+            .envs(setup.environment.iter().cloned());
+        let process = Leashed::start(&program);
         let (url, address) = (String::new(), String::new());
-        Self { child, lifeline, output, url, address, _folder: folder }
+        Self { process, url, address, _folder: folder }
     }
 
     /// Everything that the server has written so far.
     pub fn output(&self) -> String {
-        self.output.text.lock().unwrap().0.clone()
+        self.process.output()
     }
 
     /// Waits for a line of the server's output that `find` accepts.
@@ -207,7 +145,7 @@ impl Server {
     /// # Panics
     /// When none comes within a minute.
     pub fn wait_for_line(&self, find: impl Fn(&str) -> bool) -> String {
-        self.output
+        self.process
             .wait(Duration::from_secs(60), |text| {
                 text.lines().find(|line| find(line)).map(str::to_owned)
             })
@@ -246,25 +184,17 @@ impl Server {
 
     /// The server's process.
     pub fn pid(&self) -> u32 {
-        let path = format!("/proc/{0}/task/{0}/children", self.child.id());
-        let children = std::fs::read_to_string(path).expect("the shell that leashes it");
-        let mut ids = children.split_whitespace();
-        ids.next().and_then(|id| id.parse().ok()).expect("the server is the shell's first child")
+        self.process.pid()
+    }
+
+    /// The server's memory.
+    pub fn memory(&self) -> Memory {
+        self.process.memory()
     }
 
     /// Tells the server to stop as Ctrl-C does, and waits for its end.
-    pub fn stop(mut self) -> (ExitStatus, String) {
-        self.lifeline.take();
-        let status = self.child.wait().expect("the child can be waited for");
-        (status, self.output())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.lifeline.take();
-        // A server that does not end keeps the test from ending, which is to be seen.
-        let _ = self.child.wait();
+    pub fn stop(self) -> (ExitStatus, String) {
+        self.process.stop()
     }
 }
 

@@ -55,6 +55,13 @@ impl Tensor {
         Ok(elements.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
     }
 
+    /// The elements of an FP64 tensor. Errors as for [`Tensor::f32_bytes`].
+    pub fn to_f64(&self) -> Result<Vec<f64>, Error> {
+        let bytes = self.bytes(TensorType::Fp64)?;
+        let (elements, _) = bytes.as_chunks::<8>();
+        Ok(elements.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect())
+    }
+
     /// The elements of an I64 tensor. Errors as for [`Tensor::f32_bytes`].
     pub fn to_i64(&self) -> Result<Vec<i64>, Error> {
         let bytes = self.bytes(TensorType::I64)?;
@@ -78,7 +85,7 @@ impl Tensor {
             ));
         }
         let data = self.0.data();
-        let size = if expected == TensorType::I64 { 8 } else { 4 };
+        let size = if matches!(expected, TensorType::I64 | TensorType::Fp64) { 8 } else { 4 };
         if !data.len().is_multiple_of(size) {
             return Err(Error::new(
                 ErrorCode::InvalidEncoding,

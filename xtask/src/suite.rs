@@ -9,6 +9,7 @@ use std::{fs, io};
 use anyhow::{Context, Result, bail};
 
 use crate::builds::{self, NATIVE, WASM};
+use crate::llama_server;
 use crate::models::{self, Place};
 use crate::node;
 use crate::process;
@@ -50,14 +51,48 @@ pub fn run(project: &Project, ignored_too: bool, filter: Option<&str>) -> Result
     Ok(code)
 }
 
-/// Builds all, and runs one of the benchmarks of `tests/bench/`.
-pub fn bench(project: &Project, name: &str) -> Result<()> {
-    let tools = set_up(project)?;
+/// The benchmarks of `tests/bench/`.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Bench {
+    /// The server beside llama.cpp's own
+    LlamaServer,
+    /// What llama.cpp itself does by threads, KV cache and chunks
+    Engine,
+    /// What guests cost of a step
+    Overhead,
+    /// How long others wait while a long prompt is computed
+    LongPrompt,
+    /// What a new instance costs
+    InstanceStart,
+}
+
+impl Bench {
+    fn name(self) -> &'static str {
+        match self {
+            Self::LlamaServer => "llama_server",
+            Self::Engine => "engine",
+            Self::Overhead => "overhead",
+            Self::LongPrompt => "long_prompt",
+            Self::InstanceStart => "instance_start",
+        }
+    }
+}
+
+/// Builds all, and runs a benchmark.
+pub fn bench(project: &Project, which: Bench, args: &[String]) -> Result<()> {
+    let tools = crate::set_up(project)?;
+    models(project)?;
+    let llama_server = match which {
+        Bench::LlamaServer => Some(llama_server::ensure(project, &tools)?),
+        _ => None,
+    };
     builds::component(project, &tools)?;
     builds::host(project, &tools)?;
     let mut bench = builds::cargo(project, &tools, "bench");
-    bench.args(["--workspace", "--bench", name]);
+    bench.args(["--workspace", "--bench", which.name(), "--"]).args(args);
     test_environment(project, &mut bench);
+    bench.envs(llama_server.map(|program| ("SPINFER_LLAMA_SERVER", program)));
     builds::cargo_must_succeed(project, &mut bench)
 }
 
@@ -109,15 +144,22 @@ fn run_stages(project: &Project, choice: &Choice, stages: &mut Stages, tally: &m
 /// What `up` needs, and what only the tests do.
 fn set_up(project: &Project) -> Result<BuildEnv> {
     let tools = crate::set_up(project)?;
+    models(project)?;
     let _alone = project.lock()?;
-    for model in [&models::DEFAULT, &models::GEMMA] {
-        models::ensure(project, model, Place::Tests)?;
-    }
     clients(project)?;
     if node::is_usable() {
         node::install_clients(project)?;
     }
     Ok(tools)
+}
+
+/// The models that tests and benchmarks use.
+fn models(project: &Project) -> Result<()> {
+    let _alone = project.lock()?;
+    for model in [&models::DEFAULT, &models::GEMMA] {
+        models::ensure(project, model, Place::Tests)?;
+    }
+    Ok(())
 }
 
 /// The Python environment with the clients of `tests/clients/`, made again when one of its lists changes.

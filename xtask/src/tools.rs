@@ -95,6 +95,7 @@ fn holds_std(folder: &Path) -> bool {
 pub fn native(project: &Project) -> Result<BuildEnv> {
     let mut build_env = BuildEnv::default();
     compiler(&mut build_env)?;
+    vectors(&mut build_env);
 
     let venv = Venv::of_tools(project);
     let cmake_missing = !has_cmake();
@@ -150,6 +151,40 @@ fn compiler(build_env: &mut BuildEnv) -> Result<()> {
     build_env.set("CXX", compiler);
     Ok(())
 }
+
+/// llama.cpp is compiled for AVX2 and its companions unless it is told otherwise: here it is told what this machine's CPU
+/// has beyond that, or lacks.
+#[cfg(target_arch = "x86_64")]
+fn vectors(build_env: &mut BuildEnv) {
+    use std::arch::is_x86_feature_detected as has;
+    let avx512 = has!("avx512f")
+        && has!("avx512cd")
+        && has!("avx512vl")
+        && has!("avx512dq")
+        && has!("avx512bw");
+    let beyond = [
+        ("GGML_AVX512", avx512),
+        ("GGML_AVX512_VBMI", avx512 && has!("avx512vbmi")),
+        ("GGML_AVX512_VNNI", avx512 && has!("avx512vnni")),
+        ("GGML_AVX512_BF16", avx512 && has!("avx512bf16")),
+    ];
+    let taken_for_granted = [
+        ("GGML_AVX2", has!("avx2")),
+        ("GGML_FMA", has!("fma")),
+        ("GGML_F16C", has!("f16c")),
+        ("GGML_BMI2", has!("bmi2")),
+    ];
+    let on = beyond.into_iter().filter(|(_, there)| *there).map(|(name, _)| (name, "ON"));
+    let off = taken_for_granted.into_iter().filter(|(_, there)| !there);
+    for (name, value) in on.chain(off.map(|(name, _)| (name, "OFF"))) {
+        if env::var_os(name).is_none() {
+            build_env.set(name, value);
+        }
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn vectors(_: &mut BuildEnv) {}
 
 fn install_missing(project: &Project, venv: &Venv, wanted: &[Package]) -> Result<()> {
     let missing: Vec<&Package> = wanted.iter().filter(|package| !venv.has(package)).collect();

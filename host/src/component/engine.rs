@@ -1,19 +1,62 @@
 //! The Wasm runtime's settings.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use wasmtime::{Config, Engine};
+use tokio::sync::Semaphore;
+use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 /// The largest memory image of a snapshot that is mapped copy-on-write even though it is sparse.
 /// wasmtime's own limit is 16 MiB, less than one tokenizer; above it each instance would copy.
 const DENSE_IMAGE_BYTES: u64 = 4 << 30;
 
-/// How often a guest that computes gives way to other work on its thread.
-const TICK: Duration = Duration::from_millis(10);
+/// An epoch: how often a guest that computes gives way to other work on its thread.
+pub const TICK: Duration = Duration::from_millis(10);
 
-/// An engine for components, and the thread that counts its epochs.
-pub fn new() -> wasmtime::Result<Engine> {
+/// What of an instance's memory stays mapped when it ends, for the next one: what it has written is
+/// overwritten by what the snapshot has there. A completion writes less than a MiB. So much stays of as many
+/// instances as there were at a time.
+const KEPT_BYTES: usize = 2 << 20;
+
+/// Instances at a time beyond requests that pass the gate: for those that always do.
+const SPARE_INSTANCES: u32 = 64;
+
+/// What a component may be made of; each part takes memory from the pools.
+const MODULES: u32 = 16;
+const MEMORIES: u32 = 2;
+const TABLES: u32 = 8;
+
+/// The Wasm runtime, and how many instances it has room for.
+#[derive(Clone)]
+pub struct Instances {
+    /// The runtime.
+    pub engine: Engine,
+    /// One permit for each instance; whoever wants one more waits.
+    pub room: Arc<Semaphore>,
+}
+
+/// A runtime for the instances of so many requests, and the thread that counts its epochs.
+pub fn new(requests_in_flight: u32) -> wasmtime::Result<Instances> {
+    let instances = requests_in_flight.saturating_add(SPARE_INSTANCES);
+    // Where the kernel can't tell what an instance has written, all of that would be copied each time.
+    let kept = match PoolingAllocationConfig::is_pagemap_scan_available() {
+        true => KEPT_BYTES,
+        false => 0,
+    };
+    let mut pool = PoolingAllocationConfig::new();
+    pool.total_component_instances(instances)
+        .total_core_instances(instances.saturating_mul(MODULES))
+        .max_core_instances_per_component(MODULES)
+        .total_memories(instances.saturating_mul(MEMORIES))
+        .max_memories_per_component(MEMORIES)
+        .total_tables(instances.saturating_mul(TABLES))
+        .max_tables_per_component(TABLES)
+        .total_stacks(instances.saturating_mul(2))
+        .linear_memory_keep_resident(kept)
+        .table_keep_resident(kept.min(1 << 16))
+        .pagemap_scan(Enabled::Auto);
     let mut config = Config::new();
+    config.allocation_strategy(InstanceAllocationStrategy::Pooling(pool));
     config.wasm_component_model(true);
     config.wasm_component_model_async(true);
     config.memory_init_cow(true);
@@ -28,5 +71,5 @@ pub fn new() -> wasmtime::Result<Engine> {
             std::thread::sleep(TICK);
         }
     })?;
-    Ok(engine)
+    Ok(Instances { engine, room: Arc::new(Semaphore::new(instances as usize)) })
 }

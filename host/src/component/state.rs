@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -22,11 +22,19 @@ use super::variables::{self, VariablesState, VariablesView};
 use crate::nn::Registry;
 use crate::nn::wit::{self, NnCtx, NnState, NnView, Used};
 
-/// The most bytes of memory of one instance.
-const MOST_MEMORY: usize = 2 << 30;
+/// What one instance may use; one that uses more ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of each of its memories.
+    pub memory: usize,
+    /// Epochs that it may run on its own, between two calls of `compute`.
+    pub ticks: u32,
+}
 
-/// How many epochs a guest may run on its own, between two calls of `compute`: 30 s.
-pub const MOST_TICKS: u32 = 3000;
+impl Limits {
+    /// Loading tokenizers takes what it takes.
+    const WHILE_FROZEN: Self = Self { memory: 4 << 30, ticks: u32::MAX };
+}
 
 /// What a component's instances have in common.
 #[derive(Clone)]
@@ -39,6 +47,8 @@ pub struct Grants {
     pub variables: Arc<BTreeMap<String, String>>,
     /// The folder that it sees as `/models`, if it may use any.
     pub models: Option<Arc<Path>>,
+    /// Their limits.
+    pub limits: Limits,
 }
 
 /// The state of one instance.
@@ -64,7 +74,7 @@ impl InstanceState {
         if let Some(models) = &grants.models {
             wasi.preopened_dir(models, "/models", FsPerms::ReadOnly)?;
         }
-        Ok(Self::from_parts(wasi.build(), grants.variables.clone(), nn))
+        Ok(Self::from_parts(wasi.build(), grants.variables.clone(), nn, grants.limits.memory))
     }
 
     /// The state in which a component initialises before its snapshot: no environment, no variable, no
@@ -82,17 +92,22 @@ impl InstanceState {
         }
         let nn = NnCtx {
             component: "".into(),
+            arrived: Instant::now(),
             registry: Registry::default(),
             allowed: Arc::default(),
             observer: Arc::new(()),
-            // Loading tokenizers takes as long as it takes.
-            most_ticks: u32::MAX,
+            most_ticks: Limits::WHILE_FROZEN.ticks,
             used: Used::default(),
         };
-        Ok(Self::from_parts(wasi.build(), Arc::default(), nn))
+        Ok(Self::from_parts(wasi.build(), Arc::default(), nn, Limits::WHILE_FROZEN.memory))
     }
 
-    fn from_parts(wasi: WasiCtx, variables: Arc<BTreeMap<String, String>>, nn: NnCtx) -> Self {
+    fn from_parts(
+        wasi: WasiCtx,
+        variables: Arc<BTreeMap<String, String>>,
+        nn: NnCtx,
+        memory: usize,
+    ) -> Self {
         Self {
             table: ResourceTable::new(),
             wasi,
@@ -100,7 +115,7 @@ impl InstanceState {
             hooks: NoOutbound,
             variables,
             nn,
-            limits: StoreLimitsBuilder::new().memory_size(MOST_MEMORY).build(),
+            limits: StoreLimitsBuilder::new().memory_size(memory).build(),
         }
     }
 

@@ -9,6 +9,8 @@ use http::Method;
 use http::header::CONTENT_LENGTH;
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::metrics::HttpMetrics;
+use crate::nn::metrics::observe;
 use crate::nn::wit::ComputeObserver;
 
 /// When things happened to a request.
@@ -18,21 +20,30 @@ pub struct Timings {
     first_compute: OnceLock<Instant>,
     /// Calls of `compute` that have ended.
     computes: AtomicU64,
+    metrics: HttpMetrics,
 }
 
 impl Timings {
-    fn new() -> Self {
+    fn new(metrics: HttpMetrics) -> Self {
         Self {
             received: Instant::now(),
             instantiated: OnceLock::new(),
             first_compute: OnceLock::new(),
             computes: AtomicU64::new(0),
+            metrics,
         }
+    }
+
+    /// When the request came.
+    pub fn received(&self) -> Instant {
+        self.received
     }
 
     /// The instance is there.
     pub fn set_instantiated(&self, at: Instant) {
-        let _ = self.instantiated.set(at);
+        if self.instantiated.set(at).is_ok() {
+            observe(&self.metrics.instance_start, at - self.received);
+        }
     }
 
     fn since_received(&self, at: &OnceLock<Instant>) -> Option<Duration> {
@@ -43,7 +54,10 @@ impl Timings {
 impl ComputeObserver for Timings {
     /// When an instance computes for the first time, it has parsed and tokenized.
     fn begins(&self) {
-        self.first_compute.get_or_init(Instant::now);
+        if self.first_compute.get().is_none() {
+            let now = *self.first_compute.get_or_init(Instant::now);
+            observe(&self.metrics.first_compute, now - self.received);
+        }
     }
 
     fn ended(&self) {
@@ -65,19 +79,28 @@ pub struct Log {
 
 impl Log {
     /// The log of a request that has just come.
-    pub fn new<B>(request: &http::Request<B>, id: Arc<str>, client: SocketAddr) -> Self {
+    pub fn new<B>(
+        request: &http::Request<B>,
+        id: Arc<str>,
+        client: SocketAddr,
+        metrics: HttpMetrics,
+    ) -> Self {
         Self {
             id,
-            timings: Arc::new(Timings::new()),
+            timings: Arc::new(Timings::new(metrics)),
             client,
             method: request.method().clone(),
             path: request.uri().path().to_owned(),
         }
     }
 
-    /// The line. `complete` is whether all of an instance's answer was taken.
+    /// The line, and the counts. `complete` is whether all of an instance's answer was taken.
     pub fn line(&self, status: u16, bytes: u64, complete: Option<bool>) {
         let Self { id, client, method, path, timings } = self;
+        timings.metrics.count(status);
+        if complete == Some(false) {
+            timings.metrics.clients_left.inc();
+        }
         let micros = |duration: Option<Duration>| duration.map(|d| d.as_micros() as u64);
         tracing::info!(
             target: "spinfer::request",
@@ -126,6 +149,9 @@ impl InFlight {
         self.status = answer.status().as_u16();
         let length = answer.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok());
         self.length = length.and_then(|length| length.parse().ok());
+        // Nobody reads a body that there can't be.
+        let is_bare = matches!(self.status, 100..200 | 204 | 304) || self.length == Some(0);
+        self.complete |= is_bare;
     }
 
     /// Its place at the gate, to be kept elsewhere.

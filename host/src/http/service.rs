@@ -21,6 +21,7 @@ use super::access::{self, Access};
 use super::body::{AnswerBody, InstanceBody, KEEP_ALIVE, full};
 use super::drain::Drained;
 use super::in_flight::{InFlight, Log, Place};
+use super::metrics::HttpMetrics;
 use super::patience::Hurried;
 use super::worker::Served;
 use crate::app::App;
@@ -46,20 +47,26 @@ pub struct Service {
     /// With clients that take too long.
     patience: Duration,
     registry: prometheus::Registry,
+    metrics: HttpMetrics,
 }
 
 type Answer = http::Response<AnswerBody>;
 
 impl Service {
     /// A service that is not ready yet.
+    ///
+    /// # Errors
+    ///
+    /// When the registry has its metrics already.
     pub fn new(
         app: Arc<App>,
         access: Access,
         most_in_flight: u32,
         patience: Duration,
         registry: prometheus::Registry,
-    ) -> Self {
-        Self {
+    ) -> Result<Self, prometheus::Error> {
+        let metrics = HttpMetrics::register(&registry)?;
+        Ok(Self {
             app,
             access,
             components: OnceLock::new(),
@@ -67,7 +74,8 @@ impl Service {
             most_in_flight,
             patience,
             registry,
-        }
+            metrics,
+        })
     }
 
     /// Answers one request. What goes wrong becomes an answer.
@@ -77,7 +85,7 @@ impl Service {
         client: SocketAddr,
     ) -> Result<Answer, Infallible> {
         let id = request_id(request.headers());
-        let log = Log::new(&request, id.clone(), client);
+        let log = Log::new(&request, id.clone(), client, self.metrics.clone());
         let origin = access::origin(request.headers());
         let component = self.app.route(request.uri().path()).map(|route| route.component.as_str());
         let request = request.map(Drained::new);
@@ -109,8 +117,9 @@ impl Service {
                 let method = request.method().as_str();
                 return Err(ApiError::method_not_allowed(method, path, METRICS_METHODS));
             }
+            let answer = self.show_metrics()?;
             log.line(200, 0, None);
-            return self.metrics();
+            return Ok(answer);
         }
         let components = self.components.get().ok_or_else(|| ApiError {
             retry_after: Some(1),
@@ -143,7 +152,9 @@ impl Service {
         })
     }
 
-    fn metrics(&self) -> Result<Answer, ApiError> {
+    fn show_metrics(&self) -> Result<Answer, ApiError> {
+        let free = self.gate.available_permits() as i64;
+        self.metrics.in_flight.set(i64::from(self.most_in_flight) - free);
         let mut text = Vec::new();
         let encoder = TextEncoder::new();
         encoder.encode(&self.registry.gather(), &mut text).map_err(|error| {

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::channel::oneshot;
+use wasmtime::AsContextMut;
 use wasmtime::component::Linker;
-use wasmtime::{AsContextMut, Engine};
 use wasmtime_wasi_http::WasiHttpView;
 use wasmtime_wasi_http::handler::{Prepared, ProxyPre, Request, Response};
 use wasmtime_wasi_http::{p2, p3};
 
 use super::in_flight::Timings;
-use crate::component::state::{Grants, InstanceState, MOST_TICKS};
+use crate::component::engine::Instances;
+use crate::component::state::{Grants, InstanceState};
 use crate::nn::Registry;
 use crate::nn::wit::{ComputeObserver, NnCtx, Used};
 
@@ -28,7 +29,7 @@ pub struct InstanceFailed;
 
 /// A component, ready to be instantiated for each request.
 pub struct Served {
-    engine: Engine,
+    instances: Instances,
     pre: ProxyPre<InstanceState>,
     grants: Grants,
     registry: Registry,
@@ -38,7 +39,7 @@ pub struct Served {
 impl Served {
     /// Checks that the component has an HTTP handler and that all its imports are given.
     pub fn new(
-        engine: &Engine,
+        instances: Instances,
         linker: &Linker<InstanceState>,
         component: &wasmtime::component::Component,
         grants: Grants,
@@ -53,8 +54,7 @@ impl Served {
                 Err(_) => return Err(error),
             },
         };
-        let engine = engine.clone();
-        Ok(Self { engine, pre, grants, registry, ai_models: Arc::new(ai_models) })
+        Ok(Self { instances, pre, grants, registry, ai_models: Arc::new(ai_models) })
     }
 
     /// Answers a request with a fresh instance. The head and the body of the answer go to `answer`; the
@@ -70,7 +70,9 @@ impl Served {
         Box::pin(async move {
             self.live(request, &id, timings, answer).await.map_err(|error| {
                 let component = &self.grants.component;
-                tracing::error!(request = %id, %component, "the instance failed: {error:#}");
+                let why = error.root_cause();
+                tracing::error!(request = %id, %component, "the instance failed: {why}");
+                tracing::debug!(request = %id, "where it failed: {error:?}");
                 InstanceFailed
             })
         })
@@ -83,16 +85,21 @@ impl Served {
         timings: Arc<Timings>,
         answer: oneshot::Sender<wasmtime::Result<Response>>,
     ) -> wasmtime::Result<()> {
+        // Given back after the store is gone, and with it what it has of the pools.
+        let _room = self.instances.room.acquire().await;
+        let arrived = timings.received();
         let computes = timings.clone() as Arc<dyn ComputeObserver>;
         let nn = NnCtx {
             component: self.grants.component.clone(),
+            arrived,
             registry: self.registry.clone(),
             allowed: self.ai_models.clone(),
             observer: computes,
-            most_ticks: MOST_TICKS,
+            most_ticks: self.grants.limits.ticks,
             used: Used::default(),
         };
-        let mut store = InstanceState::new(&self.grants, nn, id)?.into_store(&self.engine);
+        let mut store =
+            InstanceState::new(&self.grants, nn, id)?.into_store(&self.instances.engine);
         let proxy = self.pre.instantiate_async(&mut store).await?;
         timings.set_instantiated(Instant::now());
         store

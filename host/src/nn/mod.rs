@@ -1,10 +1,11 @@
 //! `wasi:nn` for components: [`wit`] translates between the interface and plain Rust, [`registry`]
 //! knows the models by name and who may use them, [`convention`] reads the tensors of the causal-LM
-//! convention, and the backends compute ([`ggml`]).
+//! convention, the backends compute ([`ggml`]), and [`metrics`] says how they fare.
 
 pub mod convention;
 pub mod error;
 pub mod ggml;
+pub mod metrics;
 pub mod registry;
 pub mod tensor;
 pub mod wit;

@@ -3,29 +3,48 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::ggml::{GgmlContext, GgmlGraph};
+use super::metrics::{ModelMetrics, TokenClock};
 use super::{NamedTensor, NnError};
 
-/// A loaded model, whatever computes it.
+/// A loaded model.
 #[derive(Clone)]
-pub enum Graph {
+pub struct Graph {
+    backend: Backend,
+    metrics: ModelMetrics,
+}
+
+/// What computes a model.
+#[derive(Clone)]
+pub enum Backend {
     /// llama.cpp.
     Ggml(Arc<GgmlGraph>),
 }
 
 impl Graph {
-    /// An empty batch of sequences of that component.
-    pub fn init_context(&self, component: Arc<str>) -> ExecutionContext {
-        match self {
-            Self::Ggml(graph) => ExecutionContext::Ggml(graph.init_context(component)),
-        }
+    /// A model and where it is counted.
+    pub fn new(backend: Backend, metrics: ModelMetrics) -> Self {
+        Self { backend, metrics }
+    }
+
+    /// An empty batch of sequences of that component, for a request that has arrived then.
+    pub fn init_context(&self, component: Arc<str>, arrived: Instant) -> ExecutionContext {
+        let context = match &self.backend {
+            Backend::Ggml(graph) => BackendContext::Ggml(graph.init_context(component)),
+        };
+        ExecutionContext { context, clock: TokenClock::new(self.metrics.clone(), arrived) }
     }
 }
 
 /// A batch of sequences of one request. Dropping it frees what it holds.
-pub enum ExecutionContext {
-    /// llama.cpp.
+pub struct ExecutionContext {
+    context: BackendContext,
+    clock: TokenClock,
+}
+
+enum BackendContext {
     Ggml(GgmlContext),
 }
 
@@ -35,9 +54,14 @@ impl ExecutionContext {
         &mut self,
         inputs: &[(String, &super::Tensor)],
     ) -> Result<Vec<NamedTensor>, NnError> {
-        match self {
-            Self::Ggml(context) => context.compute(inputs).await,
+        self.clock.resume();
+        let outputs = match &mut self.context {
+            BackendContext::Ggml(context) => context.compute(inputs).await,
+        }?;
+        if !outputs.is_empty() {
+            self.clock.tick();
         }
+        Ok(outputs)
     }
 }
 

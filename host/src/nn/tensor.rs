@@ -89,6 +89,13 @@ impl Tensor {
         Ok(chunks.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
     }
 
+    /// The elements of an FP32 tensor.
+    pub fn to_f32(&self, name: &str) -> Result<Vec<f32>, NnError> {
+        self.expect(name, Element::Fp32)?;
+        let (chunks, _) = self.data.as_chunks::<4>();
+        Ok(chunks.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+    }
+
     /// The elements of a U8 tensor.
     pub fn to_u8(&self, name: &str) -> Result<Vec<u8>, NnError> {
         self.expect(name, Element::U8)?;

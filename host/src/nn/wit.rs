@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use wasmtime::StoreContextMut;
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
@@ -31,6 +32,8 @@ use bindings::wasi::nn::{errors, graph, inference, tensor};
 pub struct NnCtx {
     /// The component's id.
     pub component: Arc<str>,
+    /// When the request came that the instance is there for.
+    pub arrived: Instant,
     /// The models.
     pub registry: Registry,
     /// Those that this component may use.
@@ -208,7 +211,8 @@ impl graph::HostGraph for NnView<'_> {
             let error = format!("an instance holds at most {MOST_CONTEXTS} execution contexts");
             return self.result(Err(NnError::too_large(error)));
         }
-        let context = self.table.get(&graph)?.init_context(self.ctx.component.clone());
+        let (component, arrived) = (self.ctx.component.clone(), self.ctx.arrived);
+        let context = self.table.get(&graph)?.init_context(component, arrived);
         self.ctx.used.contexts += 1;
         Ok(Ok(self.table.push(context)?))
     }

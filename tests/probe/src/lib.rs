@@ -1,5 +1,6 @@
 //! A component that tells the tests what a snapshotted instance can still do: before the snapshot it
-//! has used files, the environment and random numbers, and afterwards it must see its own.
+//! has used files, the environment and random numbers, and afterwards it must see its own. At some paths
+//! it does what an instance must not.
 
 #![cfg(target_family = "wasm")]
 
@@ -32,7 +33,19 @@ fn look() -> Value {
 }
 
 #[http_service]
-async fn answer(_: Request) -> Response<FullBody<bytes::Bytes>> {
+async fn answer(request: Request) -> Response<FullBody<bytes::Bytes>> {
+    match request.uri().path() {
+        "/runs-forever" => loop {
+            std::hint::black_box(());
+        },
+        "/takes-all-memory" => {
+            let mut taken = Vec::new();
+            loop {
+                taken.push(std::hint::black_box(vec![1_u8; 1 << 20]));
+            }
+        }
+        _ => {}
+    }
     eprintln!("the probe logs");
     let answer = json!({
         "before": SEEN_BEFORE.get(),

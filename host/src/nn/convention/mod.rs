@@ -68,14 +68,25 @@ pub struct Step {
 pub enum Wanted {
     /// All logits.
     Logits,
-    /// What they are reduced to: the logarithm of the sum of their exponentials, and more.
+    /// What they are reduced to.
     Reductions {
         /// So many of the most likely tokens.
         top_k: Option<u32>,
         /// The logit of a token for each position, `[B, K]`.
         gather: Option<Vec<i32>>,
+        /// The logarithm of the sum of their exponentials.
+        log_sum_exp: bool,
+        /// The sum of the weights at this scale, and all logits.
+        scale: Option<Scale>,
     },
 }
+
+/// What logits are multiplied by before they are drawn from: a number above 0.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Scale(pub f32);
+
+// Never NaN.
+impl Eq for Scale {}
 
 /// What becomes of one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -382,10 +393,35 @@ impl Reader<'_> {
             Some(tensor) => Some(self.gather(tensor, batch, keep)?),
             None => None,
         };
-        Ok(match (top_k, gather) {
-            (None, None) => Wanted::Logits,
-            (top_k, gather) => Wanted::Reductions { top_k, gather },
-        })
+        let log_sum_exp = self.log_sum_exp()?;
+        let scale = self.scale()?;
+        match (top_k, gather) {
+            (None, _) if scale.is_some() => {
+                Err(NnError::invalid_argument(format!("{}: only with top_k", names::SCALE)))
+            }
+            (None, None) => Ok(Wanted::Logits),
+            (top_k, gather) => Ok(Wanted::Reductions { top_k, gather, log_sum_exp, scale }),
+        }
+    }
+
+    fn scale(&self) -> Result<Option<Scale>, NnError> {
+        let name = names::SCALE;
+        let Some(tensor) = self.inputs.get(name) else { return Ok(None) };
+        expect_shape(name, tensor, "[1]", |shape| shape == [1])?;
+        match tensor.to_f32(name)?[0] {
+            scale if scale.is_finite() && scale > 0.0 => Ok(Some(Scale(scale))),
+            other => Err(NnError::invalid_argument(format!("{name}: {other} isn't above 0"))),
+        }
+    }
+
+    fn log_sum_exp(&self) -> Result<bool, NnError> {
+        let name = names::LOGSUMEXP;
+        let Some(tensor) = self.inputs.get(name) else { return Ok(true) };
+        expect_shape(name, tensor, "[1]", |shape| shape == [1])?;
+        match tensor.to_i32(name)?[0] {
+            wanted @ 0..=1 => Ok(wanted == 1),
+            other => Err(NnError::invalid_argument(format!("{name}: {other} is neither 0 nor 1"))),
+        }
     }
 
     fn top_k(&self, tensor: &Tensor) -> Result<u32, NnError> {
@@ -415,7 +451,10 @@ impl Reader<'_> {
     fn check_size(&self, batch: usize, keep: u32, wanted: &Wanted) -> Result<(), NnError> {
         let (name, floats) = match wanted {
             Wanted::Logits => (names::LOGITS_TO_KEEP, self.limits.vocab_size),
-            Wanted::Reductions { top_k, .. } => (names::TOP_K, 2 * top_k.unwrap_or(0) + 2),
+            Wanted::Reductions { top_k, scale, .. } => {
+                let row = if scale.is_some() { self.limits.vocab_size } else { 0 };
+                (names::TOP_K, 2 * top_k.unwrap_or(0) + 4 + row)
+            }
         };
         let bytes = batch as u64 * u64::from(keep) * u64::from(floats) * 4;
         if bytes <= MOST_OUTPUT_BYTES {

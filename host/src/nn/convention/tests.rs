@@ -58,9 +58,33 @@ fn reductions_come_instead_of_logits() {
     let step = call(&inputs, &RowLengths::default()).unwrap().step.unwrap();
     assert_eq!(step.keep, 2);
     let gather = Some(vec![0, 99, 2, 0]);
-    assert_eq!(step.wanted, Wanted::Reductions { top_k: Some(3), gather });
+    assert_eq!(
+        step.wanted,
+        Wanted::Reductions { top_k: Some(3), gather, log_sum_exp: true, scale: None }
+    );
     let step = call(&inputs[..3], &RowLengths::default()).unwrap().step.unwrap();
-    assert_eq!(step.wanted, Wanted::Reductions { top_k: Some(3), gather: None });
+    let reductions = |log_sum_exp, scale| Wanted::Reductions {
+        top_k: Some(3),
+        gather: None,
+        log_sum_exp,
+        scale,
+    };
+    let top = |log_sum_exp| reductions(log_sum_exp, None);
+    assert_eq!(step.wanted, top(true));
+    for (value, wanted) in [(0, Some(false)), (1, Some(true)), (2, None)] {
+        let log_sum_exp = i32s(&[value]);
+        let inputs = [inputs[0], inputs[1], inputs[2], ("logsumexp", &log_sum_exp)];
+        let found = call(&inputs, &RowLengths::default()).map(|call| call.step.unwrap().wanted);
+        assert_eq!(found.ok(), wanted.map(top));
+    }
+    for (value, is_right) in [(1.25, true), (0.0, false), (-1.0, false), (f32::NAN, false)] {
+        let scale = Tensor::from_f32(vec![1], &[value]);
+        let inputs = [inputs[0], inputs[1], inputs[2], ("scale", &scale)];
+        let found = call(&inputs, &RowLengths::default()).map(|call| call.step.unwrap().wanted);
+        let wanted = is_right.then(|| reductions(true, Some(Scale(value))));
+        assert_eq!(found.ok(), wanted, "{value}");
+        assert!(call(&[inputs[0], inputs[1], inputs[3]], &RowLengths::default()).is_err());
+    }
 }
 
 #[test]

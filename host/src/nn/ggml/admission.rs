@@ -5,7 +5,8 @@
 //! enough for it, and nobody overtakes, so a large request is not starved by small ones. Nor are small
 //! ones by large: contexts of several sequences together hold at most three quarters of the pool, and
 //! while one of them waits for that share, those of a single sequence go past it. Of the free sequences,
-//! those that were released the longest ago are taken first. Pure.
+//! empty ones are taken first, and then those that were released the longest ago; among these, neighbours of
+//! held ones, since llama.cpp computes those together that follow each other (`batching`). Pure.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -26,6 +27,7 @@ pub struct Waiting<T> {
 /// The free sequences and the queue for them.
 #[derive(Debug)]
 pub struct Admission<T> {
+    count: SequenceId,
     /// The least recently used first.
     free: VecDeque<SequenceId>,
     queue: VecDeque<Waiting<T>>,
@@ -38,6 +40,7 @@ impl<T> Admission<T> {
     /// A pool of the sequences `0..count`, all free.
     pub fn new(count: u32) -> Self {
         Self {
+            count: count as SequenceId,
             free: (0..count as SequenceId).collect(),
             queue: VecDeque::new(),
             wide: 0,
@@ -50,8 +53,9 @@ impl<T> Admission<T> {
         self.queue.push_back(waiting);
     }
 
-    /// Lets in whoever is next if the pool has enough for it, and gives it its sequences.
-    pub fn admit(&mut self) -> Option<(T, Vec<SequenceId>)> {
+    /// Lets in whoever is next if the pool has enough for it, and gives it its sequences. `is_empty` says
+    /// whether a free sequence holds nothing that somebody may come back for.
+    pub fn admit(&mut self, is_empty: impl Fn(SequenceId) -> bool) -> Option<(T, Vec<SequenceId>)> {
         // The first in line or, while that waits for others of several sequences, the first of one.
         let first = self.queue.front()?;
         let waits = first.sequences > 1 && self.wide + first.sequences > self.most_wide;
@@ -67,7 +71,24 @@ impl<T> Admission<T> {
             self.wide += sequences;
         }
         let waiting = self.queue.remove(next)?;
-        Some((waiting.who, self.free.drain(..sequences).collect()))
+        let taken = (0..sequences).filter_map(|_| self.take(&is_empty)).collect();
+        Some((waiting.who, taken))
+    }
+
+    /// Takes a free sequence: of the empty ones or, where there is none, of the half that was released the
+    /// longest ago, that with the most neighbours that are held; of those with as many, the oldest.
+    fn take(&mut self, is_empty: impl Fn(SequenceId) -> bool) -> Option<SequenceId> {
+        let held = |id| (0..self.count).contains(&id) && !self.is_free(id);
+        let neighbours = |id: SequenceId| u8::from(held(id - 1)) + u8::from(held(id + 1));
+        let places = || 0..self.free.len();
+        let empty = |place: &usize| is_empty(self.free[*place]);
+        let any_empty = places().any(|place| empty(&place));
+        let old = self.free.len().div_ceil(2);
+        let best = places()
+            .filter(|place| if any_empty { empty(place) } else { *place < old })
+            .rev()
+            .max_by_key(|place| neighbours(self.free[*place]))?;
+        self.free.remove(best)
     }
 
     /// Whether a sequence is free.
@@ -146,13 +167,13 @@ mod tests {
         for who in ["a", "b", "c"] {
             admission.enqueue(waiting(who, 1, later));
         }
-        let singles: Vec<_> = (0..3).map(|_| admission.admit().unwrap().1).collect();
+        let singles: Vec<_> = (0..3).map(|_| admission.admit(|_| true).unwrap().1).collect();
         admission.enqueue(waiting("two", 2, later));
         admission.enqueue(waiting("one", 1, later));
-        assert!(admission.admit().is_none(), "two must wait for room, and one behind it");
+        assert!(admission.admit(|_| true).is_none(), "two must wait for room, and one behind it");
         singles.into_iter().take(2).for_each(|held| admission.release(held));
-        assert_eq!(admission.admit().unwrap().0, "two");
-        assert_eq!(admission.admit().unwrap().0, "one");
+        assert_eq!(admission.admit(|_| true).unwrap().0, "two");
+        assert_eq!(admission.admit(|_| true).unwrap().0, "one");
         assert_eq!((admission.waiting(), admission.free()), (0, 0));
     }
 
@@ -164,23 +185,23 @@ mod tests {
         admission.enqueue(waiting("six", 6, later));
         admission.enqueue(waiting("one", 1, later));
         admission.enqueue(waiting("four", 4, later));
-        let (who, eight) = admission.admit().unwrap();
+        let (who, eight) = admission.admit(|_| true).unwrap();
         assert_eq!((who, eight.len()), ("eight", 8));
         // 8 + 6 are over three quarters of 16: a single one goes first, but no other large one.
-        assert_eq!(admission.admit().unwrap().0, "one");
-        assert!(admission.admit().is_none());
+        assert_eq!(admission.admit(|_| true).unwrap().0, "one");
+        assert!(admission.admit(|_| true).is_none());
         admission.release(eight);
-        assert_eq!(admission.admit().unwrap().0, "six");
-        assert_eq!(admission.admit().unwrap().0, "four");
+        assert_eq!(admission.admit(|_| true).unwrap().0, "six");
+        assert_eq!(admission.admit(|_| true).unwrap().0, "four");
         // Several that are large may not take what is left for single ones.
         for _ in 0..2 {
             admission.enqueue(waiting("two", 2, later));
         }
-        assert_eq!(admission.admit().unwrap().0, "two");
-        assert!(admission.admit().is_none());
+        assert_eq!(admission.admit(|_| true).unwrap().0, "two");
+        assert!(admission.admit(|_| true).is_none());
         for _ in 0..3 {
             admission.enqueue(waiting("single", 1, later));
-            assert_eq!(admission.admit().unwrap().0, "single");
+            assert_eq!(admission.admit(|_| true).unwrap().0, "single");
         }
         assert_eq!(admission.free(), 0);
     }
@@ -196,8 +217,8 @@ mod tests {
         let mut admission = Admission::new(8);
         admission.enqueue(waiting("a", 2, later));
         admission.enqueue(waiting("b", 3, later));
-        let mut all: Vec<_> = admission.admit().unwrap().1;
-        all.extend(admission.admit().unwrap().1);
+        let mut all: Vec<_> = admission.admit(|_| true).unwrap().1;
+        all.extend(admission.admit(|_| true).unwrap().1);
         all.sort();
         assert_eq!(all, [0, 1, 2, 3, 4]);
     }
@@ -205,16 +226,57 @@ mod tests {
     #[test]
     fn the_longest_unused_goes_first_and_a_wanted_one_can_be_had() {
         let later = Instant::now() + Duration::from_secs(10);
-        let mut admission = Admission::new(4);
-        admission.enqueue(waiting("a", 2, later));
-        let (_, held) = admission.admit().unwrap();
+        let mut admission = Admission::new(6);
+        let admit = |admission: &mut Admission<_>, count| {
+            admission.enqueue(waiting("any", count, later));
+            admission.admit(|_| true).unwrap().1
+        };
+        let held = admit(&mut admission, 2);
         assert_eq!(held, [0, 1]);
         admission.release(held);
-        // 2, 3, 0, 1: the one that was used last goes last.
+        // 2, 3, 4, 5, 0, 1: the one that was used last goes last.
         assert!(admission.exchange(1, 9) && !admission.is_free(1));
         assert!(!admission.exchange(1, 8));
-        admission.enqueue(waiting("b", 3, later));
-        assert_eq!(admission.admit().unwrap().1, [9, 2, 3]);
+        admission.exchange(9, 1);
+        assert_eq!(admit(&mut admission, 1), [1], "given back, and the next to be given away");
+    }
+
+    #[test]
+    fn neighbours_of_held_sequences_go_first() {
+        let later = Instant::now() + Duration::from_secs(10);
+        let mut admission = Admission::new(8);
+        let admit = |admission: &mut Admission<_>| {
+            admission.enqueue(waiting("any", 1, later));
+            admission.admit(|_| true).unwrap().1[0]
+        };
+        let held: Vec<_> = (0..5).map(|_| admit(&mut admission)).collect();
+        assert_eq!(held, [0, 1, 2, 3, 4]);
+        admission.release([3]);
+        admission.release([1]);
+        // Both holes have two neighbours, and 5 has one.
+        assert_eq!([(); 3].map(|()| admit(&mut admission)), [3, 1, 5]);
+        (0..6).for_each(|id| admission.release([id]));
+        assert_eq!(admit(&mut admission), 6, "nobody has neighbours");
+        assert_eq!(admit(&mut admission), 7);
+        assert_eq!(admit(&mut admission), 5, "used last, but the only neighbour");
+    }
+
+    #[test]
+    fn what_somebody_may_come_back_for_is_kept_the_longest() {
+        let later = Instant::now() + Duration::from_secs(10);
+        let mut admission = Admission::new(8);
+        let admit = |admission: &mut Admission<_>, kept: &[SequenceId]| {
+            admission.enqueue(waiting("any", 1, later));
+            admission.admit(|id| !kept.contains(&id)).unwrap().1[0]
+        };
+        assert_eq!([admit(&mut admission, &[]), admit(&mut admission, &[])], [0, 1]);
+        admission.release([1]);
+        assert_eq!(admit(&mut admission, &[1]), 2, "1 is a neighbour, but no empty one");
+        // All hold something: 3, 4, 5 and 6 are free for longer than 7 and 1.
+        let all = [0, 1, 2, 3, 4, 5, 6, 7];
+        assert_eq!(admit(&mut admission, &all), 3, "the neighbour of 2 among the older half");
+        [0, 2, 3].into_iter().for_each(|id| admission.release([id]));
+        assert_eq!(admit(&mut admission, &all), 4, "the oldest where nobody has neighbours");
     }
 
     #[test]
@@ -225,6 +287,6 @@ mod tests {
         admission.enqueue(waiting("early", 1, now + Duration::from_secs(1)));
         assert_eq!(admission.next_deadline(), Some(now));
         assert_eq!(admission.expire(now), ["late"]);
-        assert_eq!(admission.admit().unwrap().0, "early");
+        assert_eq!(admission.admit(|_| true).unwrap().0, "early");
     }
 }

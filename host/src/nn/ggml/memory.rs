@@ -66,6 +66,11 @@ impl Memory {
         self.contents.iter().map(|content| content.tokens.len()).sum()
     }
 
+    /// Tokens that a sequence holds.
+    pub fn length(&self, sequence: SequenceId) -> usize {
+        self.contents[sequence as usize].tokens.len()
+    }
+
     /// A token is about to be computed at the end of a sequence.
     pub fn append(&mut self, sequence: SequenceId, token: Token) {
         self.contents[sequence as usize].tokens.push(token);

@@ -2,13 +2,13 @@
 //!
 //! One thread per model owns the llama context ([`scheduler`]); execution contexts are handles that
 //! talk to it by messages ([`message`]). [`admission`] decides who may hold sequences, [`sequences`]
-//! how rows map to them, [`outputs`] what of the logits is handed on; these are pure. [`memory`] knows
+//! how rows map to them, [`batching`] what a step computes, [`outputs`] what of the logits is handed on; these are pure. [`memory`] knows
 //! what each sequence holds, so that prompts can begin with what earlier requests have computed.
 
 mod admission;
+mod batching;
 mod memory;
 mod message;
-mod metrics;
 mod outputs;
 mod scheduler;
 mod sequences;
@@ -23,11 +23,10 @@ use spinfer_llama::{Context, ContextParams, LoadError, Model, ModelParams};
 use tokio::sync::oneshot;
 
 use super::convention::{self, Limits, RowLengths};
+use super::metrics::ModelMetrics;
 use super::{NamedTensor, NnError, Tensor};
 use memory::Scope;
 use message::{ContextId, Message};
-pub use metrics::{GgmlMetrics, ModelMetrics};
-pub use scheduler::DEFAULT_GATHER;
 use scheduler::Scheduler;
 
 /// How a model is run.
@@ -39,6 +38,8 @@ pub struct Settings {
     pub row_length: u32,
     /// The most rows of one execution context.
     pub max_rows: u32,
+    /// The most tokens of long prompts in a step, while there are rows that decode.
+    pub chunk: u32,
     /// Whether prompts may begin with what earlier requests have computed.
     pub prefix_cache: bool,
     /// How long a reservation waits for room.

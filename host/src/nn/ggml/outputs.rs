@@ -1,8 +1,10 @@
 //! What a call is to bring, while its steps fill it in.
 
+use std::cell::RefCell;
+
 use spinfer_protocol::tensor as names;
 
-use crate::nn::convention::{Step, Wanted};
+use crate::nn::convention::{Scale, Step, Wanted};
 use crate::nn::{Element, NamedTensor, Tensor};
 
 /// The outputs of one call. What stands for padding is zeros.
@@ -18,14 +20,32 @@ pub struct Outputs {
 
 #[derive(Debug, PartialEq)]
 enum Kind {
-    /// `[B, K, V]`, as the bytes of a tensor: at this size, a copy counts.
-    Logits { vocab_size: u32, logits: Vec<u8> },
-    Reductions {
-        top: Option<Top>,
-        gather: Option<Gather>,
-        /// `[B, K]`.
-        log_sum_exp: Vec<f32>,
+    Logits(Rows),
+    Reductions(Reductions),
+    /// Reductions beside the logits that they are of. They are made by whoever waits for them, and not
+    /// while all others wait.
+    Both {
+        rows: Rows,
+        scale: f32,
+        reductions: Reductions,
+        weight_sums: Vec<f64>,
     },
+}
+
+/// `[B, K, V]`: the bytes of each position's logits, empty where there is padding. At this size, a copy
+/// counts.
+#[derive(Debug, PartialEq)]
+struct Rows {
+    vocab_size: u32,
+    logits: Vec<Vec<u8>>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Reductions {
+    top: Option<Top>,
+    gather: Option<Gather>,
+    /// `[B, K]`.
+    log_sum_exp: Option<Vec<f32>>,
 }
 
 /// The most likely tokens: `[B, K, k]`.
@@ -56,21 +76,31 @@ impl Outputs {
     pub fn new(step: &Step, vocab_size: u32, cached: Option<&[usize]>) -> Self {
         let (rows, keep) = (step.rows.len() as u32, step.keep);
         let cells = rows as usize * keep as usize;
+        let rows_of_logits = || Rows { vocab_size, logits: vec![Vec::new(); cells] };
         let kind = match &step.wanted {
-            Wanted::Logits => {
-                Kind::Logits { vocab_size, logits: vec![0; cells * vocab_size as usize * 4] }
+            Wanted::Logits => Kind::Logits(rows_of_logits()),
+            Wanted::Reductions { top_k, gather, log_sum_exp, scale } => {
+                let reductions = Reductions {
+                    top: top_k.map(|k| Top {
+                        k,
+                        ids: vec![0; cells * k as usize],
+                        logits: vec![0.0; cells * k as usize],
+                    }),
+                    gather: gather
+                        .as_ref()
+                        .map(|ids| Gather { ids: ids.clone(), logits: vec![0.0; cells] }),
+                    log_sum_exp: log_sum_exp.then(|| vec![0.0; cells]),
+                };
+                match scale {
+                    None => Kind::Reductions(reductions),
+                    Some(Scale(scale)) => Kind::Both {
+                        rows: rows_of_logits(),
+                        scale: *scale,
+                        reductions,
+                        weight_sums: vec![0.0; cells],
+                    },
+                }
             }
-            Wanted::Reductions { top_k, gather } => Kind::Reductions {
-                top: top_k.map(|k| Top {
-                    k,
-                    ids: vec![0; cells * k as usize],
-                    logits: vec![0.0; cells * k as usize],
-                }),
-                gather: gather
-                    .as_ref()
-                    .map(|ids| Gather { ids: ids.clone(), logits: vec![0.0; cells] }),
-                log_sum_exp: vec![0.0; cells],
-            },
         };
         let cached = cached.map(|cached| cached.iter().map(|&count| count as i64).collect());
         Self { rows, keep, kind, cached }
@@ -84,26 +114,8 @@ impl Outputs {
     /// Takes the logits of one position; `cell` counts through `[B, K]`.
     pub fn put(&mut self, cell: usize, row: &[f32], scratch: &mut Scratch) {
         match &mut self.kind {
-            Kind::Logits { logits, .. } => {
-                let bytes: &[u8] = bytemuck::cast_slice(row);
-                logits[cell * bytes.len()..(cell + 1) * bytes.len()].copy_from_slice(bytes);
-            }
-            Kind::Reductions { top, gather, log_sum_exp } => {
-                if let Some(Top { k, ids, logits }) = top {
-                    let range = cell * *k as usize..(cell + 1) * *k as usize;
-                    spinfer_logits::top(row, *k as usize, &mut scratch.candidates);
-                    let found = scratch.candidates.iter().map(|(id, logit)| (*id as i32, *logit));
-                    let found = found.chain(std::iter::repeat((-1, f32::NEG_INFINITY)));
-                    let places = ids[range.clone()].iter_mut().zip(&mut logits[range]);
-                    for ((id, logit), found) in places.zip(found) {
-                        (*id, *logit) = found;
-                    }
-                }
-                if let Some(Gather { ids, logits }) = gather {
-                    logits[cell] = row[ids[cell] as usize];
-                }
-                log_sum_exp[cell] = spinfer_logits::log_sum_exp(row, &mut scratch.weights);
-            }
+            Kind::Logits(rows) | Kind::Both { rows, .. } => rows.put(cell, row),
+            Kind::Reductions(reductions) => reductions.put(cell, row, scratch),
         }
     }
 
@@ -120,34 +132,112 @@ impl Outputs {
     }
 
     fn computed(self) -> Vec<NamedTensor> {
-        let (rows, keep) = (self.rows, self.keep);
-        if rows == 0 || keep == 0 {
+        let shape = vec![self.rows, self.keep];
+        if shape.contains(&0) {
             return Vec::new();
         }
-        let floats = |name: &str, dimensions: &[u32], data: &[f32]| {
-            (name.to_owned(), Tensor::from_f32(dimensions.to_vec(), data))
-        };
         match self.kind {
-            Kind::Logits { vocab_size, logits } => {
-                let dimensions = vec![rows, keep, vocab_size];
-                let tensor = Tensor::new(dimensions, Element::Fp32, logits);
-                vec![(names::LOGITS.to_owned(), tensor)]
-            }
-            Kind::Reductions { top, gather, log_sum_exp } => {
-                let mut tensors = vec![floats(names::LOGSUMEXP, &[rows, keep], &log_sum_exp)];
-                if let Some(Top { k, ids, logits }) = top {
-                    let dimensions = vec![rows, keep, k];
-                    let data = bytemuck::cast_slice(&ids).to_vec();
-                    tensors.push(floats(names::TOP_LOGITS, &dimensions, &logits));
-                    let ids = Tensor::new(dimensions, Element::I32, data);
-                    tensors.push((names::TOP_IDS.to_owned(), ids));
+            Kind::Logits(rows) => vec![rows.into_tensor(shape)],
+            Kind::Reductions(reductions) => reductions.into_tensors(&shape),
+            Kind::Both { rows, scale, mut reductions, mut weight_sums } => {
+                thread_local! {
+                    static SCRATCH: RefCell<Scratch> = RefCell::default();
                 }
-                if let Some(Gather { logits, .. }) = gather {
-                    tensors.push(floats(names::GATHERED, &[rows, keep], &logits));
-                }
+                SCRATCH.with_borrow_mut(|scratch| {
+                    let computed = |cell: &usize| !rows.logits[*cell].is_empty();
+                    for cell in (0..weight_sums.len()).filter(computed) {
+                        let sum = &mut weight_sums[cell];
+                        rows.with(cell, |row| {
+                            reductions.put(cell, row, scratch);
+                            *sum = spinfer_logits::weight_sum(row, scale, &mut scratch.weights);
+                        });
+                    }
+                });
+                let mut tensors = reductions.into_tensors(&shape);
+                let sums = bytemuck::cast_slice(&weight_sums).to_vec();
+                let sums = Tensor::new(shape.clone(), Element::Fp64, sums);
+                tensors.push((names::WEIGHT_SUM.to_owned(), sums));
+                tensors.push(rows.into_tensor(shape));
                 tensors
             }
         }
+    }
+}
+
+impl Rows {
+    fn put(&mut self, cell: usize, row: &[f32]) {
+        self.logits[cell] = bytemuck::cast_slice(row).to_vec();
+    }
+
+    fn with(&self, cell: usize, read: impl FnOnce(&[f32])) {
+        let bytes = &self.logits[cell];
+        match bytemuck::try_cast_slice(bytes) {
+            Ok(row) => read(row),
+            // No allocator gives so many bytes a place where floats may not be.
+            Err(_) => {
+                let (floats, _) = bytes.as_chunks::<4>();
+                read(&floats.iter().map(|bytes| f32::from_ne_bytes(*bytes)).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    fn into_tensor(mut self, mut shape: Vec<u32>) -> NamedTensor {
+        shape.push(self.vocab_size);
+        let length = self.vocab_size as usize * 4;
+        let data = match &mut self.logits[..] {
+            // One row, as most contexts have, is handed on as it is.
+            [row] if row.len() == length => std::mem::take(row),
+            rows => {
+                let mut data = Vec::with_capacity(rows.len() * length);
+                for row in rows {
+                    data.extend_from_slice(row);
+                    data.resize(data.len() + length - row.len(), 0);
+                }
+                data
+            }
+        };
+        (names::LOGITS.to_owned(), Tensor::new(shape, Element::Fp32, data))
+    }
+}
+
+impl Reductions {
+    fn put(&mut self, cell: usize, row: &[f32], scratch: &mut Scratch) {
+        if let Some(Top { k, ids, logits }) = &mut self.top {
+            let range = cell * *k as usize..(cell + 1) * *k as usize;
+            spinfer_logits::top(row, *k as usize, &mut scratch.candidates);
+            let found = scratch.candidates.iter().map(|(id, logit)| (*id as i32, *logit));
+            let found = found.chain(std::iter::repeat((-1, f32::NEG_INFINITY)));
+            let places = ids[range.clone()].iter_mut().zip(&mut logits[range]);
+            for ((id, logit), found) in places.zip(found) {
+                (*id, *logit) = found;
+            }
+        }
+        if let Some(Gather { ids, logits }) = &mut self.gather {
+            logits[cell] = row[ids[cell] as usize];
+        }
+        if let Some(sums) = &mut self.log_sum_exp {
+            sums[cell] = spinfer_logits::log_sum_exp(row, &mut scratch.weights);
+        }
+    }
+
+    fn into_tensors(self, shape: &[u32]) -> Vec<NamedTensor> {
+        let floats = |name: &str, dimensions: &[u32], data: &[f32]| {
+            (name.to_owned(), Tensor::from_f32(dimensions.to_vec(), data))
+        };
+        let mut tensors = Vec::new();
+        if let Some(sums) = self.log_sum_exp {
+            tensors.push(floats(names::LOGSUMEXP, shape, &sums));
+        }
+        if let Some(Top { k, ids, logits }) = self.top {
+            let dimensions = [shape, &[k]].concat();
+            let data = bytemuck::cast_slice(&ids).to_vec();
+            tensors.push(floats(names::TOP_LOGITS, &dimensions, &logits));
+            tensors.push((names::TOP_IDS.to_owned(), Tensor::new(dimensions, Element::I32, data)));
+        }
+        if let Some(Gather { logits, .. }) = self.gather {
+            tensors.push(floats(names::GATHERED, shape, &logits));
+        }
+        tensors
     }
 }
 
@@ -182,7 +272,7 @@ mod tests {
     #[test]
     fn reductions_are_those_of_each_row() {
         let gather = Some(vec![0, 2, 1, 1]);
-        let wanted = Wanted::Reductions { top_k: Some(2), gather };
+        let wanted = Wanted::Reductions { top_k: Some(2), gather, log_sum_exp: true, scale: None };
         let mut outputs = Outputs::new(&step(2, 2, wanted), 3, None);
         let mut scratch = Scratch::default();
         outputs.put(1, &[1.0, 3.0, 2.0], &mut scratch);
@@ -197,6 +287,33 @@ mod tests {
         assert_eq!(get(&tensors, "gathered"), (vec![2, 2], vec![0.0, 2.0, 0.0, 0.0]));
         let (_, sums) = get(&tensors, "logsumexp");
         assert!((sums[1] - 3.407_606).abs() < 1e-6 && sums[3] == 0.0, "{sums:?}");
+    }
+
+    #[test]
+    fn sums_are_left_out_where_nobody_reads_them() {
+        let wanted =
+            Wanted::Reductions { top_k: Some(1), gather: None, log_sum_exp: false, scale: None };
+        let mut outputs = Outputs::new(&step(1, 1, wanted), 2, None);
+        outputs.put(0, &[1.0, 3.0], &mut Scratch::default());
+        let mut names =
+            outputs.into_tensors().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        names.sort();
+        assert_eq!(names, ["top_ids", "top_logits"]);
+    }
+
+    #[test]
+    fn logits_come_beside_what_they_are_reduced_to() {
+        let scale = Some(Scale(2.0));
+        let wanted = Wanted::Reductions { top_k: Some(1), gather: None, log_sum_exp: true, scale };
+        let mut outputs = Outputs::new(&step(1, 1, wanted), 2, None);
+        outputs.put(0, &[1.0, 0.0], &mut Scratch::default());
+        let tensors = outputs.into_tensors();
+        assert_eq!(get(&tensors, "top_ids"), (vec![1, 1, 1], vec![0.0]));
+        assert_eq!(get(&tensors, "logits"), (vec![1, 1, 2], vec![1.0, 0.0]));
+        let (_, sums) = tensors.iter().find(|(name, _)| name == "weight_sum").unwrap();
+        let sum = f64::from_le_bytes(sums.data[..].try_into().unwrap());
+        assert_eq!((&sums.dimensions[..], sums.element), (&[1, 1][..], Element::Fp64));
+        assert!((sum - 1.135_335_3).abs() < 1e-6, "1 + exp(-2), not {sum}");
     }
 
     #[test]

@@ -7,20 +7,21 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use spinfer_llama::{Batch, Context, DecodeError, LoadError, SequenceId, Token};
 use tokio::sync::oneshot;
 
 use super::Settings;
 use super::admission::{Admission, Waiting};
+use super::batching::{self, Part, Wish};
 use super::memory::{Match, Memory, Scope};
 use super::message::{ContextId, Message};
-use super::metrics::ModelMetrics;
 use super::outputs::{Outputs, Scratch};
 use super::sequences::{Operation, Row, plan};
 use crate::nn::NnError;
 use crate::nn::convention::Step;
+use crate::nn::metrics::{ModelMetrics, observe};
 
 /// An admitted execution context.
 struct Held {
@@ -35,6 +36,7 @@ struct Held {
 struct Reservation {
     context: ContextId,
     reply: oneshot::Sender<Result<(), NnError>>,
+    since: Instant,
 }
 
 /// A call that is being computed.
@@ -42,6 +44,8 @@ struct Running {
     context: ContextId,
     /// The new tokens of each row, and how many of them are done.
     rows: Vec<(Vec<Token>, usize)>,
+    /// Whether the rows go on, and don't begin.
+    goes_on: bool,
     outputs: Outputs,
     reply: oneshot::Sender<Result<Outputs, NnError>>,
 }
@@ -70,14 +74,21 @@ pub struct Scheduler {
     contexts: HashMap<ContextId, Held>,
     /// In the order of arrival.
     running: Vec<Running>,
+    /// When the last step ended, while a row of it may go on.
+    last_ended: Option<Instant>,
     /// Contexts whose last step has just ended, so that their next is likely to come soon.
     expected: HashSet<ContextId>,
     expected_until: Instant,
     batch: Batch,
     outputs: Vec<Output>,
+    /// Sequences that have a token in the batch for the sake of its order, and what they hold besides.
+    fillers: Vec<(SequenceId, usize)>,
     scratch: Scratch,
     stopping: bool,
 }
+
+/// What idle sequences compute for the sake of the batch's order: any token.
+const FILLER: Token = 0;
 
 impl Scheduler {
     /// A scheduler over a fresh llama context.
@@ -95,10 +106,12 @@ impl Scheduler {
             metrics,
             contexts: HashMap::new(),
             running: Vec::new(),
+            last_ended: None,
             expected: HashSet::new(),
             expected_until: Instant::now(),
             batch: Batch::new(),
             outputs: Vec::new(),
+            fillers: Vec::new(),
             scratch: Scratch::default(),
             stopping: false,
         }
@@ -148,6 +161,9 @@ impl Scheduler {
             news = true;
         }
         while !self.stopping {
+            if self.running.is_empty() && self.expected.is_empty() {
+                self.last_ended = None;
+            }
             // A message may have made an admission possible, which comes before any waiting.
             if news && self.running.is_empty() {
                 return;
@@ -183,13 +199,19 @@ impl Scheduler {
             Message::Reserve { context, sequences, reply } => self.admission.enqueue(Waiting {
                 sequences: sequences as usize,
                 deadline: Instant::now() + self.settings.longest_wait,
-                who: Reservation { context, reply },
+                who: Reservation { context, reply, since: Instant::now() },
             }),
             Message::Compute { context, step, scope, reply } => {
                 self.expected.remove(&context);
+                if self.running.is_empty() && Instant::now() > self.expected_until {
+                    // The model has rested.
+                    self.last_ended = None;
+                }
+                let held = self.contexts.get(&context);
+                let goes_on = held.is_some_and(|held| !held.rows.is_empty());
                 match self.begin(context, &step, scope.as_ref()) {
                     Ok(reused) => {
-                        let running = self.running_of(context, step, reused, reply);
+                        let running = self.running_of(context, step, goes_on, reused, reply);
                         self.running.push(running);
                     }
                     // The caller is gone if the reply can't be sent.
@@ -206,6 +228,7 @@ impl Scheduler {
         &self,
         context: ContextId,
         step: Step,
+        goes_on: bool,
         reused: Option<Vec<usize>>,
         reply: oneshot::Sender<Result<Outputs, NnError>>,
     ) -> Running {
@@ -213,7 +236,7 @@ impl Scheduler {
         let outputs = Outputs::new(&step, vocab_size, reused.as_deref());
         let done = reused.unwrap_or_else(|| vec![0; step.rows.len()]);
         let rows = step.rows.into_iter().zip(done).map(|(row, done)| (row.tokens, done)).collect();
-        Running { context, rows, outputs, reply }
+        Running { context, rows, goes_on, outputs, reply }
     }
 
     /// Forks, drops and cuts the rows of a context as a call wants them. Its first call's rows begin
@@ -285,6 +308,7 @@ impl Scheduler {
         for row in &step.rows {
             // What is asked for after a token is computed, never remembered.
             let most = row.tokens.len() - step.kept(row) as usize;
+            self.metrics.prefix_queries.inc_by(row.tokens.len() as u64);
             let claimed = |sequence| taken.iter().flatten().any(|m: &Match| m.sequence == sequence);
             let found = self
                 .memory
@@ -327,7 +351,8 @@ impl Scheduler {
                 length = 0;
             }
             self.memory.share(sequence, scope);
-            self.metrics.cached_tokens.inc_by(length as u64);
+            self.metrics.prefix_hits.inc_by(length as u64);
+            self.metrics.prompt_tokens.inc_by(length as u64);
             held.rows.push(Row { sequence, length: length as u32 });
             reused.push(length);
         }
@@ -360,8 +385,12 @@ impl Scheduler {
     }
 
     fn admit(&mut self) {
-        while let Some((reservation, sequences)) = self.admission.admit() {
-            let Reservation { context, reply } = reservation;
+        let memory = &self.memory;
+        while let Some((reservation, sequences)) =
+            self.admission.admit(|sequence| memory.length(sequence) == 0)
+        {
+            let Reservation { context, reply, since } = reservation;
+            observe(&self.metrics.queue_time, since.elapsed());
             match reply.send(Ok(())) {
                 Ok(()) => {
                     self.contexts
@@ -371,6 +400,7 @@ impl Scheduler {
             }
         }
         for reservation in self.admission.expire(Instant::now()) {
+            observe(&self.metrics.queue_time, reservation.since.elapsed());
             let error = NnError::timeout(format!(
                 "no room for the request within {} s: others hold all sequences",
                 self.settings.longest_wait.as_secs_f32()
@@ -382,8 +412,11 @@ impl Scheduler {
     }
 
     fn show_admission(&self) {
-        let held = self.memory.llama().sequences() as usize - self.admission.free();
+        let sequences = self.memory.llama().sequences() as usize;
+        let held = sequences - self.admission.free();
+        self.metrics.running.set(self.contexts.len() as i64);
         self.metrics.sequences_held.set(held as i64);
+        self.metrics.kv_cache_usage.set(held as f64 / sequences as f64);
         self.metrics.cells_used.set(self.memory.cells_used() as i64);
         self.metrics.waiting.set(self.admission.waiting() as i64);
     }
@@ -393,8 +426,21 @@ impl Scheduler {
         self.fill_batch();
         let began = Instant::now();
         if !self.batch.is_empty() {
-            self.memory.llama_mut().decode(&self.batch)?;
-            self.metrics.steps.inc();
+            if let Some(ended) = self.last_ended.take() {
+                observe(&self.metrics.step_gap, began - ended);
+            }
+            let decoded = self.memory.llama_mut().decode(&self.batch);
+            for (sequence, length) in self.fillers.drain(..) {
+                if !self.memory.truncate(sequence, length) {
+                    self.memory.remove(sequence);
+                    let holds = |held: &&mut Held| held.rows.iter().any(|r| r.sequence == sequence);
+                    self.contexts.values_mut().filter(holds).for_each(|held| held.lost = true);
+                }
+            }
+            decoded?;
+            observe(&self.metrics.step_time, began.elapsed());
+            self.metrics.step_tokens.observe(self.batch.len() as f64);
+            self.last_ended = Some(Instant::now());
             self.take_logits()?;
         }
         self.finish();
@@ -406,45 +452,86 @@ impl Scheduler {
     fn fill_batch(&mut self) {
         self.batch.clear();
         self.outputs.clear();
-        for index in 0..self.running.len() {
-            self.fill_from(index, true);
+        self.fillers.clear();
+        let wanting = self.wanting();
+        let wishes = wanting.iter().map(|(_, _, wish)| *wish).collect::<Vec<_>>();
+        let (llama, context) = (self.memory.llama(), self.settings.row_length as usize);
+        let limits = batching::Limits {
+            batch: llama.batch() as usize,
+            chunk: self.settings.chunk as usize,
+            outputs: llama.most_outputs() as usize,
+        };
+        let can_cut = llama.model().can_rewind();
+        // All that are computed together look at as many cells as the longest of them has, in blocks of
+        // 256: one that is longer would cost the others.
+        let decoding = wishes.iter().filter(|wish| wish.decodes);
+        let longest = decoding.map(|wish| self.memory.length(wish.sequence)).max().unwrap_or(0);
+        let longest = longest.next_multiple_of(256).min(context);
+        let parts = batching::compose(&wishes, &limits, |sequence| {
+            can_cut && self.memory.length(sequence) < longest
+        });
+        let mut decodes = 0;
+        for part in parts {
+            match part {
+                Part::Row { wish, tokens } => {
+                    let (running, row, wish) = wanting[wish];
+                    decodes += u64::from(wish.decodes);
+                    self.fill_row(running, row, tokens);
+                }
+                Part::Filler(sequence) => {
+                    let length = self.memory.length(sequence);
+                    self.batch.push(FILLER, length as u32, sequence, false);
+                    self.memory.append(sequence, FILLER);
+                    self.fillers.push((sequence, length));
+                }
+            }
         }
-        let decodes = self.batch.len();
-        for index in 0..self.running.len() {
-            self.fill_from(index, false);
-        }
-        self.metrics.decode_tokens.inc_by(decodes as u64);
-        self.metrics.prefill_tokens.inc_by((self.batch.len() - decodes) as u64);
+        let prefill = (self.batch.len() - self.fillers.len()) as u64 - decodes;
+        self.metrics.generation_tokens.inc_by(decodes);
+        self.metrics.prefill_tokens.inc_by(prefill);
+        self.metrics.prompt_tokens.inc_by(prefill);
     }
 
-    /// Adds the tokens of one call: of the rows that want a single one, or of the others.
-    fn fill_from(&mut self, index: usize, single: bool) {
+    /// The rows that have tokens to compute, in the order of arrival: of which call, and which of its
+    /// rows.
+    fn wanting(&self) -> Vec<(usize, usize, Wish)> {
+        let mut wanting = Vec::new();
+        for (index, running) in self.running.iter().enumerate() {
+            let Some(held) = self.contexts.get(&running.context) else { continue };
+            for (row, (tokens, done)) in running.rows.iter().enumerate() {
+                if *done < tokens.len() {
+                    let wish = Wish {
+                        sequence: held.rows[row].sequence,
+                        left: tokens.len() - done,
+                        keep: running.outputs.keep(),
+                        decodes: running.goes_on && tokens.len() == 1,
+                    };
+                    wanting.push((index, row, wish));
+                }
+            }
+        }
+        wanting
+    }
+
+    /// Adds the next tokens of a row.
+    fn fill_row(&mut self, index: usize, row: usize, count: usize) {
         let running = &mut self.running[index];
         let Some(held) = self.contexts.get_mut(&running.context) else { return };
         let keep = running.outputs.keep();
-        for (row, (tokens, done)) in running.rows.iter_mut().enumerate() {
-            if (tokens.len() == 1) != single {
-                continue;
+        let (tokens, done) = &mut running.rows[row];
+        let at = &mut held.rows[row];
+        for _ in 0..count {
+            let left = tokens.len() - *done;
+            let wanted = left <= keep;
+            if wanted {
+                let entry = self.batch.len();
+                let cell = (row + 1) * keep - left;
+                self.outputs.push(Output { entry, running: index, cell });
             }
-            let llama = self.memory.llama();
-            let (most, most_outputs) = (llama.batch() as usize, llama.most_outputs() as usize);
-            while *done < tokens.len() && self.batch.len() < most {
-                let left = tokens.len() - *done;
-                let wanted = left <= keep;
-                if wanted && self.outputs.len() == most_outputs {
-                    return;
-                }
-                if wanted {
-                    let entry = self.batch.len();
-                    let cell = (row + 1) * keep - left;
-                    self.outputs.push(Output { entry, running: index, cell });
-                }
-                let at = &mut held.rows[row];
-                self.batch.push(tokens[*done], at.length, at.sequence, wanted);
-                self.memory.append(at.sequence, tokens[*done]);
-                at.length += 1;
-                *done += 1;
-            }
+            self.batch.push(tokens[*done], at.length, at.sequence, wanted);
+            self.memory.append(at.sequence, tokens[*done]);
+            at.length += 1;
+            *done += 1;
         }
     }
 
@@ -489,6 +576,3 @@ impl Scheduler {
         self.expected.clear();
     }
 }
-
-/// The longest useful [`Settings::gather`]: a guest that takes longer is not about to come back.
-pub const DEFAULT_GATHER: Duration = Duration::from_millis(5);

@@ -6,6 +6,7 @@ use spinfer_llama::Batch;
 use spinfer_tests::models::weights;
 
 use super::*;
+use crate::nn::metrics::NnMetrics;
 use crate::nn::{Element, NnErrorCode};
 
 const PROMPT: &str =
@@ -44,15 +45,16 @@ fn settings() -> Settings {
             threads: 2,
         },
         max_rows: 4,
+        chunk: 64,
         prefix_cache: true,
         longest_wait: Duration::from_secs(60),
-        gather: DEFAULT_GATHER,
+        gather: Duration::from_millis(5),
     }
 }
 
 fn rig(settings: Settings) -> Rig {
     let alone = Alone::wait();
-    let metrics = GgmlMetrics::register(&prometheus::Registry::new()).unwrap().of("test");
+    let metrics = NnMetrics::register(&prometheus::Registry::new()).unwrap().of("test");
     let path = weights("smollm2-135m-instruct");
     let graph = GgmlGraph::load(&path, &ModelParams::default(), settings, metrics.clone()).unwrap();
     Rig { graph: Arc::new(graph), metrics, _alone: alone }
@@ -69,7 +71,7 @@ struct HandDriven {
 impl HandDriven {
     fn new(settings: Settings) -> Self {
         let alone = Alone::wait();
-        let metrics = GgmlMetrics::register(&prometheus::Registry::new()).unwrap().of("test");
+        let metrics = NnMetrics::register(&prometheus::Registry::new()).unwrap().of("test");
         let path = weights("smollm2-135m-instruct");
         let model = Arc::new(Model::load(&path, &ModelParams::default()).unwrap());
         let context = Context::new(model, &settings.context).unwrap();
@@ -319,8 +321,8 @@ async fn what_is_given_up_in_prefill_leaves_at_the_next_border() {
     let mut other = hand.compute(1, vec![28]);
     hand.scheduler.turn().unwrap();
     assert!(other.try_recv().unwrap().is_ok());
-    assert_eq!(hand.metrics.decode_tokens.get(), 1);
-    assert_eq!(hand.metrics.prefill_tokens.get(), 2 * BATCH);
+    assert_eq!(hand.metrics.generation_tokens.get(), 0, "a prompt of one token is a prompt");
+    assert_eq!(hand.metrics.prefill_tokens.get(), 2 * BATCH + 1);
 }
 
 /// A context that is closed in the middle of its prefill costs no further step either.
@@ -332,7 +334,7 @@ async fn what_is_closed_in_prefill_leaves_at_the_next_border() {
     hand.scheduler.turn().unwrap();
     hand.send(Message::Close { context: 0 });
     hand.scheduler.turn().unwrap();
-    assert_eq!(hand.metrics.steps.get(), 1);
+    assert_eq!(hand.metrics.step_tokens.get_sample_count(), 1);
     assert_eq!(hand.metrics.cancelled.get(), 1);
     assert_eq!(hand.metrics.sequences_held.get(), 0);
     assert_eq!(closed.try_recv(), Err(oneshot::error::TryRecvError::Closed));
@@ -384,16 +386,16 @@ async fn a_prompt_begins_with_what_was_computed_before() {
     let length = ids.len() as i64;
     let (first, cached) = salted(&rig.graph, "c", b"a", &ids).await;
     assert_eq!(cached, 0);
-    let computed = rig.metrics.prefill_tokens.get() + rig.metrics.decode_tokens.get();
+    let computed = rig.metrics.prefill_tokens.get() + rig.metrics.generation_tokens.get();
     assert_eq!(computed, ids.len() as u64);
 
     // All but the token whose logits are wanted.
     let (again, cached) = salted(&rig.graph, "c", b"a", &ids).await;
     assert_eq!(cached, length - 1);
     assert_eq!(argmax(&first), argmax(&again));
-    let computed = rig.metrics.prefill_tokens.get() + rig.metrics.decode_tokens.get();
+    let computed = rig.metrics.prefill_tokens.get() + rig.metrics.generation_tokens.get();
     assert_eq!(computed, ids.len() as u64 + 1);
-    assert_eq!(rig.metrics.cached_tokens.get(), length as u64 - 1);
+    assert_eq!(rig.metrics.prefix_hits.get(), length as u64 - 1);
 
     // A longer prompt, and one that parts half-way.
     let longer = [ids.clone(), vec![28, 30, 31]].concat();

@@ -1,0 +1,130 @@
+//! Requests, and when their tokens come.
+
+use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use ureq::Agent;
+
+/// A client with a connection for each request: llama-server closes those that are kept after a while.
+#[derive(Clone)]
+pub struct Client {
+    agent: Agent,
+    url: String,
+}
+
+/// When the events of one stream came that have text.
+pub struct Stream {
+    began: Instant,
+    events: Vec<Instant>,
+}
+
+impl Stream {
+    /// From the request to the first token.
+    pub fn first(&self) -> Duration {
+        self.events[0] - self.began
+    }
+
+    /// Between each two tokens.
+    pub fn gaps(&self) -> impl Iterator<Item = Duration> + '_ {
+        self.events.windows(2).map(|pair| pair[1] - pair[0])
+    }
+
+    /// When the request was sent.
+    pub fn began(&self) -> Instant {
+        self.began
+    }
+
+    /// When the first token came, and the last.
+    pub fn span(&self) -> (Instant, Instant) {
+        (self.events[0], *self.events.last().expect("an event"))
+    }
+}
+
+impl Client {
+    /// A client of the server at that address.
+    pub fn new(url: &str) -> Self {
+        let agent = Agent::config_builder().max_idle_connections(0).build().into();
+        Self { agent, url: format!("{url}/v1/completions") }
+    }
+
+    fn body(prompt: &str, max_tokens: usize, fields: &Value) -> Value {
+        let mut body = json!({
+            "model": "smollm2-135m-instruct", "prompt": prompt, "max_tokens": max_tokens,
+            "temperature": 0, "ignore_eos": true,
+        });
+        if let (Some(body), Some(fields)) = (body.as_object_mut(), fields.as_object()) {
+            body.extend(fields.clone());
+        }
+        body
+    }
+
+    /// A whole answer.
+    pub fn complete(&self, prompt: &str, max_tokens: usize) -> Value {
+        let body = Self::body(prompt, max_tokens, &json!({}));
+        let mut response = self
+            .agent
+            .post(&self.url)
+            .header("content-type", "application/json")
+            .send(body.to_string().as_bytes())
+            .expect("an answer");
+        let text = response.body_mut().read_to_string().expect("text");
+        serde_json::from_str(&text).expect("JSON")
+    }
+
+    /// A streamed answer, read to its end.
+    pub fn stream(&self, prompt: &str, max_tokens: usize, fields: &Value) -> Stream {
+        let mut body = Self::body(prompt, max_tokens, fields);
+        body["stream"] = true.into();
+        let body = body.to_string();
+        let began = Instant::now();
+        let response = self
+            .agent
+            .post(&self.url)
+            .header("content-type", "application/json")
+            .send(body.as_bytes())
+            .expect("an answer");
+        let mut events = Vec::with_capacity(max_tokens);
+        for line in BufReader::new(response.into_body().into_reader()).lines() {
+            let line = line.expect("a line");
+            if line.starts_with("data: {") && !line.contains("\"text\":\"\"") {
+                events.push(Instant::now());
+            }
+        }
+        assert!(!events.is_empty(), "a stream without a token");
+        Stream { began, events }
+    }
+
+    /// Streams at the same time, each with a prompt of its own.
+    pub fn streams(&self, prompts: &[String], max_tokens: usize, fields: &Value) -> Vec<Stream> {
+        std::thread::scope(|scope| {
+            let threads = prompts
+                .iter()
+                .map(|prompt| scope.spawn(|| self.stream(prompt, max_tokens, fields)))
+                .collect::<Vec<_>>();
+            threads.into_iter().map(|thread| thread.join().expect("a stream")).collect()
+        })
+    }
+}
+
+/// Words that are one token each, so that a text of so many is a prompt of about as many tokens.
+const WORDS: [&str; 48] = [
+    "the", "of", "and", "to", "in", "is", "that", "for", "with", "as", "was", "on", "are", "by",
+    "this", "from", "at", "which", "have", "not", "be", "or", "an", "it", "their", "has", "they",
+    "more", "can", "one", "water", "people", "time", "school", "world", "life", "work", "city",
+    "house", "history", "family", "children", "music", "food", "system", "energy", "light", "day",
+];
+
+/// A text of so many words, whose first ones hardly any other seed gives too.
+pub fn text(words: usize, seed: u64) -> String {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut text = String::new();
+    for _ in 0..words {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        text.push_str(WORDS[(state % WORDS.len() as u64) as usize]);
+        text.push(' ');
+    }
+    format!("{text}{seed}:")
+}

@@ -1,0 +1,77 @@
+//! The table of both servers' figures.
+
+use std::fmt;
+
+use crate::measures::Column;
+
+/// Figures of two servers, round by round.
+pub struct Table {
+    names: [&'static str; 2],
+    lines: Vec<Line>,
+}
+
+struct Line {
+    column: *const Column,
+    name: &'static str,
+    unit: &'static str,
+    more_is_better: bool,
+    rounds: Vec<[f64; 2]>,
+}
+
+impl Table {
+    /// An empty table of two servers.
+    pub fn new(names: &[&'static str; 2]) -> Self {
+        Self { names: *names, lines: Vec::new() }
+    }
+
+    /// What a round has given for a column.
+    pub fn add(&mut self, column: &'static Column, ours: f64, theirs: f64) {
+        let at = self.lines.iter().position(|line| std::ptr::eq(line.column, column));
+        let line = match at {
+            Some(at) => &mut self.lines[at],
+            None => {
+                let Column { name, unit, more_is_better } = *column;
+                self.lines.push(Line { column, name, unit, more_is_better, rounds: Vec::new() });
+                self.lines.last_mut().expect("just pushed")
+            }
+        };
+        line.rounds.push([ours, theirs]);
+    }
+}
+
+/// The value that a share of the values are below.
+fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let at = (values.len() - 1) as f64 * share;
+    let (below, above) = (values[at.floor() as usize], values[at.ceil() as usize]);
+    below + (above - below) * at.fract()
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [ours, theirs] = self.names;
+        writeln!(
+            f,
+            "| | unit | better is | {ours} | {theirs} | ratio | middle half of the rounds |"
+        )?;
+        writeln!(f, "|---|---|---|---|---|---|---|")?;
+        for line in &self.lines {
+            let of = |peer: usize| line.rounds.iter().map(|round| round[peer]).collect();
+            let ratios: Vec<f64> = line.rounds.iter().map(|[ours, theirs]| ours / theirs).collect();
+            let ratio = |share| quantile(ratios.clone(), share);
+            writeln!(
+                f,
+                "| {} | {} | {} | {:.1} | {:.1} | {:.2} | {:.2} to {:.2} |",
+                line.name,
+                line.unit,
+                if line.more_is_better { "more" } else { "less" },
+                quantile(of(0), 0.5),
+                quantile(of(1), 0.5),
+                ratio(0.5),
+                ratio(0.25),
+                ratio(0.75),
+            )?;
+        }
+        Ok(())
+    }
+}
