@@ -115,7 +115,7 @@ impl Leashed {
         ids.next().and_then(|id| id.parse().ok()).expect("the program is the shell's first child")
     }
 
-    /// The program's resident memory in bytes, of which so much has been touched at the most.
+    /// The program's resident memory.
     pub fn memory(&self) -> Memory {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
         let status = status.expect("the program's status");

@@ -1,7 +1,7 @@
 //! The thread that owns a model's llama context.
 //!
 //! It merges the rows of all requests in flight into each decode: first every row that wants one
-//! token, then prompts in chunks up to the batch size, oldest first. Between two steps it takes
+//! token, then prompts up to the batch size, oldest first ([`batching`]). Between two steps it takes
 //! messages; that border is where rows come, fork and go, and where a request that was given up
 //! leaves without costing the others anything.
 
