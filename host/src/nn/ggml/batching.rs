@@ -30,7 +30,8 @@ pub struct Wish {
 pub struct Limits {
     /// Tokens.
     pub batch: usize,
-    /// Tokens of long prompts, while there are rows that decode; what is longer than this is long.
+    /// Tokens of long prompts: all of the batch where nobody else waits for the step. What is longer than
+    /// this is long.
     pub chunk: usize,
     /// Tokens after which there are outputs to take.
     pub outputs: usize,
@@ -46,7 +47,7 @@ pub enum Part {
 }
 
 /// More fillers than this cost as much as computing in two goes.
-const WIDEST_HOLE: SequenceId = 2;
+const WIDEST_HOLE: usize = 2;
 
 /// The parts of a step, in the order of their sequences. `wishes` are in the order of their arrival;
 /// `can_fill` says whether a sequence that isn't among them can take a token and give it back.
@@ -61,10 +62,9 @@ pub fn compose(
     for (wish, row) in numbered().filter(|(_, row)| row.decodes) {
         parts.extend(room.take(row, limits.batch).map(|tokens| Part::Row { wish, tokens }));
     }
-    let chunk = if parts.is_empty() { limits.batch } else { limits.chunk };
-    let mut left_for_long = chunk;
+    let mut left_for_long = limits.chunk;
     for (wish, row) in numbered().filter(|(_, row)| !row.decodes) {
-        let is_long = row.left > chunk;
+        let is_long = row.left > limits.chunk;
         let most = if is_long { left_for_long } else { limits.batch };
         if let Some(tokens) = room.take(row, most) {
             left_for_long -= if is_long { tokens } else { 0 };
@@ -117,9 +117,9 @@ fn fillers(
     let mut last = None;
     for here in parts.iter().filter(decodes).map(|part| sequence(part, wishes)) {
         if let Some(last) = last.replace(here) {
-            let mut hole = (last + 1..here).filter(|between| !has(*between));
-            if hole.clone().count() <= WIDEST_HOLE as usize && hole.clone().all(&can_fill) {
-                fillers.extend(hole.by_ref());
+            let hole = (last + 1..here).filter(|between| !has(*between));
+            if hole.clone().count() <= WIDEST_HOLE && hole.clone().all(&can_fill) {
+                fillers.extend(hole);
             }
         }
     }
@@ -153,7 +153,9 @@ mod tests {
 
     #[test]
     fn a_prompt_alone_has_the_whole_step_and_beside_decodes_a_chunk() {
-        assert_eq!(compose(&[prompt(0, 4000)], &LIMITS, |_| false), [row(0, 512)]);
+        let alone = Limits { chunk: LIMITS.batch, ..LIMITS };
+        assert_eq!(compose(&[prompt(0, 4000)], &alone, |_| false), [row(0, 512)]);
+        assert_eq!(compose(&[prompt(0, 4000)], &LIMITS, |_| false), [row(0, 128)], "others wait");
         let wishes = [prompt(0, 100), prompt(1, 4000), prompt(3, 5), prompt(4, 999), decode(2)];
         let parts = compose(&wishes, &LIMITS, |_| false);
         assert_eq!(

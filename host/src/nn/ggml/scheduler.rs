@@ -456,9 +456,16 @@ impl Scheduler {
         let wanting = self.wanting();
         let wishes = wanting.iter().map(|(_, _, wish)| *wish).collect::<Vec<_>>();
         let (llama, context) = (self.memory.llama(), self.settings.row_length as usize);
+        // Others wait for a step also while their guests choose tokens.
+        let prefills = |id: &ContextId| {
+            let mut prompts = wanting.iter().filter(|(_, _, wish)| !wish.decodes);
+            prompts.any(|(running, _, _)| self.running[*running].context == *id)
+        };
+        let others = self.contexts.iter().any(|(id, held)| !held.rows.is_empty() && !prefills(id));
+        let batch = llama.batch() as usize;
         let limits = batching::Limits {
-            batch: llama.batch() as usize,
-            chunk: self.settings.chunk as usize,
+            batch,
+            chunk: if others { self.settings.chunk as usize } else { batch },
             outputs: llama.most_outputs() as usize,
         };
         let can_cut = llama.model().can_rewind();
