@@ -3,7 +3,6 @@
 //!
 //! `cargo xtask bench long_prompt`, or by hand `cargo bench -p spinfer-tests --bench long_prompt`.
 
-use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -35,17 +34,10 @@ fn main() {
 fn gaps(server: &Server, with_long: bool) -> (Duration, Duration) {
     let stream = json!({
         "model": MODEL, "prompt": "Once upon a time", "max_tokens": 400, "temperature": 0,
-        "ignore_eos": true, "stream": true,
+        "ignore_eos": true,
     });
-    let response = ureq::post(format!("{}/v1/completions", server.url))
-        .header("content-type", "application/json")
-        .send(stream.to_string().as_bytes())
-        .expect("an answer");
-    let mut events = BufReader::new(response.into_body().into_reader())
-        .lines()
-        .map(|line| line.expect("a line"))
-        .filter(|line| line.starts_with("data: {"))
-        .map(|_| Instant::now());
+    let mut events =
+        server.stream(&stream).filter(|event| event.starts_with('{')).map(|_| Instant::now());
     let started = events.nth(10).expect("events");
     std::thread::scope(|scope| {
         let long = with_long.then(|| {

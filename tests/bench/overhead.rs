@@ -6,11 +6,10 @@
 //!
 //! `cargo xtask bench overhead`, or by hand `cargo bench -p spinfer-tests --bench overhead`.
 
-use std::io::{BufRead, BufReader};
 use std::time::Instant;
 
 use clap::Parser;
-use serde_json::{Value, json};
+use serde_json::json;
 use spinfer_llama::{Batch, Context, Token};
 use spinfer_tests::models::Weights;
 use spinfer_tests::reference::{Reference, best};
@@ -141,20 +140,13 @@ fn run(server: &Server, load: &Load) -> Figures {
 fn stream(server: &Server, load: &Load, index: usize) -> (Instant, Instant, usize) {
     let mut body = json!({
         "model": "smollm2-135m-instruct", "prompt": format!("{index}: Once upon a time there was"),
-        "max_tokens": TOKENS, "ignore_eos": true, "stream": true, "temperature": 0,
+        "max_tokens": TOKENS, "ignore_eos": true, "temperature": 0,
     });
     if load.sampled {
         (body["temperature"], body["top_p"]) = (json!(0.8), json!(0.95));
     }
-    let response = ureq::post(format!("{}/v1/completions", server.url))
-        .header("content-type", "application/json")
-        .send(Value::to_string(&body).as_bytes())
-        .expect("an answer");
-    let mut events = BufReader::new(response.into_body().into_reader())
-        .lines()
-        .map(|line| line.expect("a line"))
-        .filter(|line| line.starts_with("data: {"))
-        .map(|_| Instant::now());
+    let mut events =
+        server.stream(&body).filter(|event| event.starts_with('{')).map(|_| Instant::now());
     let first = events.next().expect("an event");
     (first, events.last().expect("more events"), TOKENS - 1)
 }
