@@ -32,7 +32,7 @@ use crate::models::trial;
 use crate::nn::ggml::{GgmlGraph, Settings};
 use crate::nn::metrics::NnMetrics;
 use crate::nn::registry::Backend as NnBackend;
-use crate::nn::{Graph, Registry};
+use crate::nn::{Arrivals, Graph, Registry};
 
 /// What the command line says.
 pub struct Options {
@@ -148,13 +148,14 @@ async fn load(
     snapshot: bool,
     metrics: &prometheus::Registry,
 ) -> anyhow::Result<Loaded> {
-    let models = load_models(app, config, cache, metrics)?;
+    let arrivals = Arrivals::default();
+    let models = load_models(app, config, cache, metrics, &arrivals)?;
     let mut stamps = Stamps::open(cache)?;
     let instances = engine::new(config.requests_in_flight)?;
     let engine = &instances.engine;
     let linker = state::linker(engine)?;
-    let registry =
-        Registry::new(models.iter().map(|(id, model)| (id.clone(), model.graph.clone())));
+    let graphs = models.iter().map(|(id, model)| (id.clone(), model.graph.clone()));
+    let registry = Registry::new(graphs, arrivals);
     let mut components = BTreeMap::new();
     let mut mounts = Vec::new();
     for (id, component) in &app.components {
@@ -204,6 +205,7 @@ fn load_models(
     config: &NnConfig,
     cache: &Cache,
     metrics: &prometheus::Registry,
+    arrivals: &Arrivals,
 ) -> anyhow::Result<BTreeMap<String, LoadedModel>> {
     let wanted: BTreeSet<&String> =
         app.components.values().flat_map(|component| &component.ai_models).collect();
@@ -226,7 +228,7 @@ fn load_models(
                     folder.display()
                 )
             })?;
-            let loaded = load_model(model, config, cache, &mut stamps, &metrics)?;
+            let loaded = load_model(model, config, cache, &mut stamps, &metrics, arrivals)?;
             Ok((id.clone(), loaded))
         })
         .collect()
@@ -238,6 +240,7 @@ fn load_model(
     cache: &Cache,
     stamps: &mut Stamps,
     metrics: &NnMetrics,
+    arrivals: &Arrivals,
 ) -> anyhow::Result<LoadedModel> {
     let began = Instant::now();
     let weights = model.weights();
@@ -252,8 +255,8 @@ fn load_model(
     let load = ModelParams { ignore_pre_tokenizer, ..ModelParams::default() };
     let settings = settings(model, config, &info, facts.vocab_size)?;
     let metrics = metrics.of(&model.id);
-    let graph =
-        GgmlGraph::load(&weights, &load, settings, metrics.clone()).with_context(in_weights)?;
+    let graph = GgmlGraph::load(&weights, &load, settings, metrics.clone(), arrivals.clone())
+        .with_context(in_weights)?;
     let card = card(model, facts, &graph);
     tracing::info!(
         model = model.id,

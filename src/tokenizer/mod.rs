@@ -5,11 +5,13 @@
 
 mod pieces;
 mod text;
+mod words;
 
-use tokenizers::{AddedToken, ModelWrapper};
+use tokenizers::{AddedToken, Model, ModelWrapper, OffsetReferential, OffsetType};
 
 pub use pieces::Pieces;
 pub use text::Utf8Stream;
+use words::Words;
 
 /// An index into a model's vocabulary.
 pub type TokenId = u32;
@@ -43,6 +45,8 @@ pub enum TokenizerError {
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     pieces: Pieces,
+    /// The library's way of splitting text, where it is known here.
+    words: Option<Words>,
     /// No token stands for more bytes of text than this. `None`: no such limit is known.
     most_bytes_per_token: Option<usize>,
 }
@@ -56,7 +60,8 @@ impl Tokenizer {
         inner.with_padding(None);
         let pieces = Pieces::new(&inner, vocab_size).ok_or(TokenizerError::Decoder)?;
         let most_bytes_per_token = most_bytes_per_token(&inner, &pieces);
-        Ok(Self { inner, pieces, most_bytes_per_token })
+        let words = inner.get_pre_tokenizer().and_then(Words::new);
+        Ok(Self { inner, pieces, words, most_bytes_per_token })
     }
 
     /// Runs the tokenizer over a few texts, so that what it builds lazily is there.
@@ -69,8 +74,25 @@ impl Tokenizer {
 
     /// The ids of a text. The text of a special token becomes that token; nothing is added.
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
-        let encoding = self.inner.encode_fast(text, false).map_err(TokenizerError::Encode)?;
-        Ok(encoding.get_ids().to_vec())
+        let Some(words) = &self.words else {
+            let encoding = self.inner.encode_fast(text, false).map_err(TokenizerError::Encode)?;
+            return Ok(encoding.get_ids().to_vec());
+        };
+        let (added, model) = (self.inner.get_added_vocabulary(), self.inner.get_model());
+        let parts = added.extract_and_normalize(self.inner.get_normalizer(), text);
+        let mut ids = Vec::with_capacity(text.len() / 4);
+        for (part, _, special) in parts.get_splits(OffsetReferential::Original, OffsetType::None) {
+            match special {
+                Some(tokens) => ids.extend(tokens.iter().map(|token| token.id)),
+                None => words
+                    .each(part, |word| {
+                        ids.extend(model.tokenize(word)?.iter().map(|token| token.id));
+                        Ok(())
+                    })
+                    .map_err(TokenizerError::Encode)?,
+            }
+        }
+        Ok(ids)
     }
 
     /// The bytes that tokens stand for, control tokens included.

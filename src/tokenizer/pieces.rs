@@ -117,7 +117,7 @@ fn byte_token(piece: &str) -> Option<u8> {
 
 /// Byte-level vocabularies write printable Latin-1 bytes as themselves, and the others, in order,
 /// as the characters from U+0100 on.
-fn byte_level_alphabet() -> BTreeMap<char, u8> {
+pub(super) fn byte_level_alphabet() -> BTreeMap<char, u8> {
     let mut moved = 0x100;
     (0..=u8::MAX)
         .map(|byte| match byte {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use spinfer_llama::{Batch, Context, ContextParams, Model, ModelParams, Token};
-use spinfer_tests::models::Weights;
+use spinfer_tests::measure::{Rounds, median};
 
 const SEQUENCES: u32 = 16;
 const CONTEXT: u32 = 2048;
@@ -16,17 +16,8 @@ const CONTEXT: u32 = 2048;
 /// Measures llama.cpp without a server.
 #[derive(Parser)]
 struct Options {
-    /// How often each thing is measured, in turn; the table has the medians
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-
-    /// Of which weights
-    #[arg(long, value_delimiter = ',', default_value = "q4_1,q4_0,q8_0")]
-    weights: Vec<Weights>,
-
-    /// What cargo passes to every benchmark
-    #[arg(long, hide = true)]
-    bench: bool,
+    #[command(flatten)]
+    rounds: Rounds,
 }
 
 /// One way to run the model.
@@ -53,13 +44,13 @@ impl Way {
 }
 
 fn main() {
-    let options = Options::parse();
-    for weights in options.weights {
+    let Options { rounds: Rounds { rounds, weights, .. } } = Options::parse();
+    for weights in weights {
         let model = Model::load(&weights.file(), &ModelParams::default()).expect("the model");
         let model = Arc::new(model);
         println!("\n### {}", weights.name());
-        decode_table(&model, options.rounds);
-        chunk_table(&model, options.rounds);
+        decode_table(&model, rounds);
+        chunk_table(&model, rounds);
     }
 }
 
@@ -92,7 +83,7 @@ fn decode_table(model: &Arc<Model>, rounds: usize) {
     for (way, found) in ways.iter().zip(found) {
         let layout = if way.unified { "one pool" } else { "a share each" };
         let cells: Vec<_> =
-            found.into_iter().map(|values| format!("{:.0}", median(values))).collect();
+            found.into_iter().map(|values| format!("{:.0}", median(&values))).collect();
         println!("| {} | {layout} | {} |", way.threads, cells.join(" | "));
     }
 }
@@ -137,7 +128,7 @@ fn chunk_table(model: &Arc<Model>, rounds: usize) {
         }
     }
     for (chunk, values) in CHUNKS.into_iter().zip(found) {
-        let rate = median(values);
+        let rate = median(&values);
         println!("| {chunk} | {rate:.0} | {:.1} |", chunk as f64 / rate * 1e3);
     }
 }
@@ -161,9 +152,4 @@ fn prefill(context: &mut Context, chunk: usize) -> f64 {
 /// Some tokens, others for each seed.
 fn prompt(length: usize, seed: u32) -> Vec<Token> {
     (0..length as u32).map(|at| (1000 + (at * 7919 + seed * 104_729) % 40_000) as Token).collect()
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

@@ -11,7 +11,8 @@ use std::time::Instant;
 use clap::Parser;
 use serde_json::json;
 use spinfer_llama::{Batch, Context, Token};
-use spinfer_tests::models::Weights;
+use spinfer_tests::load::Client;
+use spinfer_tests::measure::{Rounds, median};
 use spinfer_tests::reference::{Reference, best};
 use spinfer_tests::server::{Server, Setup};
 
@@ -20,21 +21,12 @@ const TOKENS: usize = 96;
 /// Measures what guests cost.
 #[derive(Parser)]
 struct Options {
-    /// How often each thing is measured, in turn; the table has the medians
-    #[arg(long, default_value_t = 7)]
-    rounds: usize,
-
-    /// Of which weights
-    #[arg(long, value_delimiter = ',', default_value = "q4_1,q4_0,q8_0")]
-    weights: Vec<Weights>,
+    #[command(flatten)]
+    rounds: Rounds,
 
     /// More lines of [nn]
     #[arg(long, default_value = "")]
     nn: String,
-
-    /// What cargo passes to every benchmark
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
 /// One kind of load.
@@ -73,7 +65,7 @@ struct Figures {
 fn main() {
     let options = Options::parse();
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-    for weights in options.weights.iter().copied() {
+    for weights in options.rounds.weights.iter().copied() {
         println!("\n### {}\n", weights.name());
         println!("{HEAD}");
         let file = weights.file();
@@ -88,13 +80,11 @@ fn main() {
         let mut context = reference.context(16);
         for load in &LOADS {
             run(&server, load);
-            let rounds: Vec<Figures> = (0..options.rounds)
+            let rounds: Vec<Figures> = (0..options.rounds.rounds)
                 .map(|_| Figures { alone: alone(&mut context, load.streams), ..run(&server, load) })
                 .collect();
             let of = |figure: fn(&Figures) -> f64| {
-                let mut values: Vec<f64> = rounds.iter().map(figure).collect();
-                values.sort_by(f64::total_cmp);
-                values[values.len() / 2]
+                median(&rounds.iter().map(figure).collect::<Vec<_>>())
             };
             println!(
                 "| {} | {:.2} | {:.3} | {:.1} % | {:.3} | {:.1} % | {:.1} | {:.1} | {:.3} |",
@@ -115,40 +105,25 @@ fn main() {
 /// The streams on the server.
 fn run(server: &Server, load: &Load) -> Figures {
     let before = sums(server);
-    let (tokens, seconds) = std::thread::scope(|scope| {
-        let streams: Vec<_> = (0..load.streams)
-            .map(|index| scope.spawn(move || stream(server, load, index)))
-            .collect();
-        let spans: Vec<_> =
-            streams.into_iter().map(|stream| stream.join().expect("a stream")).collect();
-        let begin = spans.iter().map(|span| span.0).min().expect("a stream");
-        let end = spans.iter().map(|span| span.1).max().expect("a stream");
-        (spans.iter().map(|span| span.2).sum::<usize>(), (end - begin).as_secs_f64())
-    });
+    let fields = match load.sampled {
+        true => json!({"temperature": 0.8, "top_p": 0.95}),
+        false => json!({}),
+    };
+    let prompts: Vec<String> =
+        (0..load.streams).map(|index| format!("{index}: Once upon a time there was")).collect();
+    let streams = Client::new(&server.url).streams(&prompts, TOKENS, &fields);
+    let begin = streams.iter().map(|stream| stream.span().0).min().expect("a stream");
+    let end = streams.iter().map(|stream| stream.span().1).max().expect("a stream");
+    let tokens = (TOKENS - 1) * load.streams;
     let after = sums(server);
     let mean = |at: usize| (after[at] - before[at]) / (after[at + 1] - before[at + 1]);
     Figures {
         step: mean(0),
         gap: mean(2),
         guest: mean(4),
-        server: tokens as f64 / seconds,
+        server: tokens as f64 / (end - begin).as_secs_f64(),
         alone: 0.0,
     }
-}
-
-/// When the first token came and the last, and how many after the first.
-fn stream(server: &Server, load: &Load, index: usize) -> (Instant, Instant, usize) {
-    let mut body = json!({
-        "model": "smollm2-135m-instruct", "prompt": format!("{index}: Once upon a time there was"),
-        "max_tokens": TOKENS, "ignore_eos": true, "temperature": 0,
-    });
-    if load.sampled {
-        (body["temperature"], body["top_p"]) = (json!(0.8), json!(0.95));
-    }
-    let mut events =
-        server.stream(&body).filter(|event| event.starts_with('{')).map(|_| Instant::now());
-    let first = events.next().expect("an event");
-    (first, events.last().expect("more events"), TOKENS - 1)
 }
 
 /// Sums and counts of the histograms of steps and of what is between them.

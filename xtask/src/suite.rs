@@ -61,6 +61,8 @@ pub enum Bench {
     Engine,
     /// What guests cost of a step
     Overhead,
+    /// How long a step should wait for rows that are about to come
+    Gather,
     /// How long others wait while a long prompt is computed
     LongPrompt,
     /// What a new instance costs
@@ -73,6 +75,7 @@ impl Bench {
             Self::LlamaServer => "llama_server",
             Self::Engine => "engine",
             Self::Overhead => "overhead",
+            Self::Gather => "gather",
             Self::LongPrompt => "long_prompt",
             Self::InstanceStart => "instance_start",
         }

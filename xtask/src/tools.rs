@@ -37,6 +37,12 @@ impl BuildEnv {
         command.envs(self.0.iter().map(|(name, value)| (name, value)));
     }
 
+    /// What of it is for llama.cpp's own build, as arguments of CMake.
+    pub fn cmake_args(&self) -> Vec<String> {
+        let of_ggml = self.0.iter().filter(|(name, _)| name.starts_with("GGML_"));
+        of_ggml.map(|(name, value)| format!("-D{name}={}", value.to_string_lossy())).collect()
+    }
+
     /// The same for a shell, or `None` if there is nothing to set.
     pub fn exports(&self) -> Option<String> {
         let mut text = String::new();
@@ -153,7 +159,8 @@ fn compiler(build_env: &mut BuildEnv) -> Result<()> {
 }
 
 /// llama.cpp is compiled for AVX2 and its companions unless it is told otherwise: here it is told what this machine's CPU
-/// has beyond that, or lacks.
+/// has beyond that, or lacks. Not AMX: GCC 12 leaves out most of the tile configuration that llama.cpp loads, and what
+/// it makes of it ends as an illegal instruction.
 #[cfg(target_arch = "x86_64")]
 fn vectors(build_env: &mut BuildEnv) {
     use std::arch::is_x86_feature_detected as has;
@@ -167,6 +174,7 @@ fn vectors(build_env: &mut BuildEnv) {
         ("GGML_AVX512_VBMI", avx512 && has!("avx512vbmi")),
         ("GGML_AVX512_VNNI", avx512 && has!("avx512vnni")),
         ("GGML_AVX512_BF16", avx512 && has!("avx512bf16")),
+        ("GGML_AVX_VNNI", has!("avxvnni")),
     ];
     let taken_for_granted = [
         ("GGML_AVX2", has!("avx2")),

@@ -92,7 +92,8 @@ impl InstanceState {
         }
         let nn = NnCtx {
             component: "".into(),
-            arrived: Instant::now(),
+            came: Instant::now(),
+            arrival: None,
             registry: Registry::default(),
             allowed: Arc::default(),
             observer: Arc::new(()),

@@ -46,6 +46,8 @@ pub struct InstanceBody<B> {
     _guard: Guard,
     /// Whether the instance ended badly, so that the body is not whole.
     failed: bool,
+    /// Whether a frame was given away that may not have been sent yet.
+    unsent: bool,
     in_flight: InFlight,
     keep_alive: Option<KeepAlive>,
 }
@@ -117,7 +119,7 @@ impl<B> InstanceBody<B> {
             between_events: true,
         });
         let (held, guard) = Held::new((Some(life), in_flight.take_place()), patience);
-        Self { inner, held, _guard: guard, failed: false, in_flight, keep_alive }
+        Self { inner, held, _guard: guard, failed: false, unsent: false, in_flight, keep_alive }
     }
 
     /// The whole body was taken. What the guest still does after its answer, it does by itself.
@@ -135,6 +137,12 @@ where
     B::Error: Into<BoxError>,
 {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if std::mem::take(&mut self.unsent) {
+            // Connections send what they have when there is no more for now. If the guest went on before that, and
+            // asked for its next step, what is to be sent would wait for a core while the step is computed.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         loop {
             if let Poll::Ready(frame) = Pin::new(&mut self.inner).poll_frame(cx) {
                 return Poll::Ready(self.took(frame));
@@ -170,6 +178,7 @@ where
         match frame {
             Some(Ok(frame)) => {
                 if let Some(data) = frame.data_ref() {
+                    self.unsent = true;
                     self.in_flight.count(data.len());
                     if let Some(keep_alive) = self.keep_alive.as_mut().filter(|_| !data.is_empty())
                     {

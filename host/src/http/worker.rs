@@ -87,11 +87,12 @@ impl Served {
     ) -> wasmtime::Result<()> {
         // Given back after the store is gone, and with it what it has of the pools.
         let _room = self.instances.room.acquire().await;
-        let arrived = timings.received();
+        let came = timings.received();
         let computes = timings.clone() as Arc<dyn ComputeObserver>;
         let nn = NnCtx {
             component: self.grants.component.clone(),
-            arrived,
+            came,
+            arrival: Some(self.registry.arrivals().enter(came)),
             registry: self.registry.clone(),
             allowed: self.ai_models.clone(),
             observer: computes,

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::ggml::{GgmlContext, GgmlGraph};
 use super::metrics::{ModelMetrics, TokenClock};
-use super::{NamedTensor, NnError};
+use super::{Arrival, Arrivals, NamedTensor, NnError};
 
 /// A loaded model.
 #[derive(Clone)]
@@ -29,12 +29,18 @@ impl Graph {
         Self { backend, metrics }
     }
 
-    /// An empty batch of sequences of that component, for a request that has arrived then.
-    pub fn init_context(&self, component: Arc<str>, arrived: Instant) -> ExecutionContext {
+    /// An empty batch of sequences of that component, for a request that came then, and that has
+    /// arrived when the batch computes, if it hasn't yet.
+    pub fn init_context(
+        &self,
+        component: Arc<str>,
+        came: Instant,
+        arrival: Option<Arrival>,
+    ) -> ExecutionContext {
         let context = match &self.backend {
-            Backend::Ggml(graph) => BackendContext::Ggml(graph.init_context(component)),
+            Backend::Ggml(graph) => BackendContext::Ggml(graph.init_context(component, arrival)),
         };
-        ExecutionContext { context, clock: TokenClock::new(self.metrics.clone(), arrived) }
+        ExecutionContext { context, clock: TokenClock::new(self.metrics.clone(), came) }
     }
 }
 
@@ -69,12 +75,18 @@ impl ExecutionContext {
 #[derive(Clone, Default)]
 pub struct Registry {
     graphs: Arc<BTreeMap<String, Graph>>,
+    arrivals: Arrivals,
 }
 
 impl Registry {
-    /// A registry of the given models.
-    pub fn new(graphs: impl IntoIterator<Item = (String, Graph)>) -> Self {
-        Self { graphs: Arc::new(graphs.into_iter().collect()) }
+    /// A registry of the given models, and of the requests that will ask for one.
+    pub fn new(graphs: impl IntoIterator<Item = (String, Graph)>, arrivals: Arrivals) -> Self {
+        Self { graphs: Arc::new(graphs.into_iter().collect()), arrivals }
+    }
+
+    /// The requests that have come, and will soon ask for a model.
+    pub fn arrivals(&self) -> &Arrivals {
+        &self.arrivals
     }
 
     /// The model of that id, if the component may use it. A model outside `allowed` is refused

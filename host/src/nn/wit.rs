@@ -7,7 +7,7 @@ use std::time::Instant;
 use wasmtime::StoreContextMut;
 use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
 
-use super::{Element, ExecutionContext, Graph, NnError, NnErrorCode, Registry, Tensor};
+use super::{Arrival, Element, ExecutionContext, Graph, NnError, NnErrorCode, Registry, Tensor};
 
 mod bindings {
     wasmtime::component::bindgen!({
@@ -33,7 +33,9 @@ pub struct NnCtx {
     /// The component's id.
     pub component: Arc<str>,
     /// When the request came that the instance is there for.
-    pub arrived: Instant,
+    pub came: Instant,
+    /// The request, until it asks for a model.
+    pub arrival: Option<Arrival>,
     /// The models.
     pub registry: Registry,
     /// Those that this component may use.
@@ -211,8 +213,8 @@ impl graph::HostGraph for NnView<'_> {
             let error = format!("an instance holds at most {MOST_CONTEXTS} execution contexts");
             return self.result(Err(NnError::too_large(error)));
         }
-        let (component, arrived) = (self.ctx.component.clone(), self.ctx.arrived);
-        let context = self.table.get(&graph)?.init_context(component, arrived);
+        let (component, arrival) = (self.ctx.component.clone(), self.ctx.arrival.take());
+        let context = self.table.get(&graph)?.init_context(component, self.ctx.came, arrival);
         self.ctx.used.contexts += 1;
         Ok(Ok(self.table.push(context)?))
     }

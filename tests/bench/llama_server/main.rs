@@ -5,12 +5,13 @@
 //! program: `cargo bench -p spinfer-tests --bench llama_server -- --rounds 7 --weights q4_1`.
 
 mod bandwidth;
-mod load;
 mod measures;
 mod peers;
 mod table;
 
 use clap::Parser;
+use spinfer_tests::load::Prompts;
+use spinfer_tests::measure::Rounds;
 use spinfer_tests::models::Weights;
 
 use measures::MEASURES;
@@ -20,13 +21,8 @@ use table::Table;
 /// Measures the server beside llama-server.
 #[derive(Parser)]
 struct Options {
-    /// How often each thing is measured, in turn
-    #[arg(long, default_value_t = 7)]
-    rounds: usize,
-
-    /// Of which weights
-    #[arg(long, value_delimiter = ',', default_value = "q4_1,q4_0,q8_0")]
-    weights: Vec<Weights>,
+    #[command(flatten)]
+    rounds: Rounds,
 
     /// Only what has this in its name
     #[arg(long, default_value = "")]
@@ -35,10 +31,6 @@ struct Options {
     /// More lines of [nn] for our server
     #[arg(long, default_value = "")]
     nn: String,
-
-    /// What cargo passes to every benchmark
-    #[arg(long, hide = true)]
-    bench: bool,
 }
 
 fn main() {
@@ -46,7 +38,7 @@ fn main() {
     println!("{}", bandwidth::machine());
     let bandwidth = bandwidth::measure();
     println!("memory bandwidth, reading with all cores: {:.1} GB/s", bandwidth / 1e9);
-    for weights in &options.weights {
+    for weights in &options.rounds.weights {
         compare(*weights, &options, bandwidth);
     }
 }
@@ -56,10 +48,13 @@ fn compare(weights: Weights, options: &Options, bandwidth: f64) {
     let file = weights.file();
     let peers = [start_spinfer(&file, &options.nn), start_llama_server(&file)];
     let mut table = Table::new(&peers.each_ref().map(|peer| peer.name));
-    for round in 0..options.rounds {
-        eprintln!("{}: round {} of {}", weights.name(), round + 1, options.rounds);
-        for measure in MEASURES.iter().filter(|measure| measure.name.contains(&options.only)) {
-            let once = |peer: &Peer| (measure.take)(peer, round);
+    let rounds = options.rounds.rounds;
+    for round in 0..rounds {
+        eprintln!("{}: round {} of {}", weights.name(), round + 1, rounds);
+        let measures = MEASURES.iter().enumerate();
+        for (number, measure) in measures.filter(|(_, m)| m.name.contains(&options.only)) {
+            let series = (number * rounds + round) as u64;
+            let once = |peer: &Peer| (measure.take)(peer, &mut Prompts::new(series));
             // Whoever is first has a cooler machine: they take turns.
             let [ours, theirs] = match round % 2 {
                 0 => peers.each_ref().map(once),

@@ -1,11 +1,11 @@
 //! What is measured of each server.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
+use spinfer_tests::load::{Prompts, millis, throughput};
+use spinfer_tests::measure::{median, quantile};
 
-use crate::load::{Stream, text};
 use crate::peers::Peer;
 
 /// One kind of load, and what is read off it.
@@ -15,7 +15,7 @@ pub struct Measure {
     /// What it gives.
     pub columns: &'static [Column],
     /// Puts the load on a server; a value for each column.
-    pub take: fn(&Peer, round: usize) -> Vec<f64>,
+    pub take: fn(&Peer, &mut Prompts) -> Vec<f64>,
 }
 
 /// One line of the table.
@@ -36,66 +36,60 @@ const fn cost(name: &'static str, unit: &'static str) -> Column {
     Column { name, unit, more_is_better: false }
 }
 
+/// The columns of [`streams`].
+const fn together(name: &'static str) -> [Column; 3] {
+    let (median, slowest) = ("between tokens, median", "between tokens, 99th percentile");
+    [rate(name, "tok/s"), cost(median, "ms"), cost(slowest, "ms")]
+}
+
 /// All of them, in the order of the table.
 pub const MEASURES: &[Measure] = &[
     Measure {
         name: "decode",
         columns: &[rate("decode, one stream", "tok/s")],
-        take: |peer, _| vec![decode(&peer.client().stream(&unique(8), 128, &GREEDY))],
+        take: |peer, prompts| vec![peer.client().stream(&prompts.short(1)[0], 128, &GREEDY).rate()],
     },
     Measure {
         name: "prefill",
         columns: &[rate("prefill, prompt of 1,000 words", "tok/s")],
-        take: |peer, _| vec![prefill(peer)],
+        take: |peer, prompts| vec![prefill(peer, &prompts.long(1000))],
     },
     Measure {
         name: "first_token",
         columns: &[
-            cost("first token, prompt of 8 words", "ms"),
+            cost("first token, prompt of 19 tokens", "ms"),
             cost("first token, prompt of 1,000 words", "ms"),
             cost("first token, the same prompt again", "ms"),
         ],
-        take: |peer, _| first_token(peer),
+        take: first_token,
     },
     Measure {
         name: "streams_4",
-        columns: &[
-            rate("4 streams together", "tok/s"),
-            cost("between tokens, median", "ms"),
-            cost("between tokens, 99th percentile", "ms"),
-        ],
-        take: |peer, _| streams(peer, 4, &GREEDY),
+        columns: &together("4 streams together"),
+        take: |peer, prompts| streams(peer, &prompts.short(4), &GREEDY),
     },
     Measure {
         name: "streams_8",
-        columns: &[
-            rate("8 streams together", "tok/s"),
-            cost("between tokens, median", "ms"),
-            cost("between tokens, 99th percentile", "ms"),
-        ],
-        take: |peer, _| streams(peer, 8, &GREEDY),
+        columns: &together("8 streams together"),
+        take: |peer, prompts| streams(peer, &prompts.short(8), &GREEDY),
     },
     Measure {
         name: "streams_16",
-        columns: &[
-            rate("16 streams together", "tok/s"),
-            cost("between tokens, median", "ms"),
-            cost("between tokens, 99th percentile", "ms"),
-        ],
-        take: |peer, _| streams(peer, 16, &GREEDY),
+        columns: &together("16 streams together"),
+        take: |peer, prompts| streams(peer, &prompts.short(16), &GREEDY),
     },
     Measure {
         name: "sampled_16",
         columns: &[rate("16 streams, temperature 0.8, top_p 0.95", "tok/s")],
-        take: |peer, _| {
+        take: |peer, prompts| {
             let sampled = json!({"temperature": 0.8, "top_p": 0.95});
-            vec![streams(peer, 16, &sampled)[0]]
+            vec![streams(peer, &prompts.short(16), &sampled)[0]]
         },
     },
     Measure {
         name: "requests",
         columns: &[rate("requests of one token, 8 clients", "1/s")],
-        take: |peer, _| vec![requests(peer)],
+        take: |peer, prompts| vec![requests(peer, prompts)],
     },
     Measure {
         name: "memory",
@@ -112,72 +106,61 @@ pub const MEASURES: &[Measure] = &[
 /// As the default body has it.
 const GREEDY: Value = Value::Null;
 
-fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
-}
-
-/// A prompt that nobody has begun with before.
-fn unique(words: usize) -> String {
-    static SEEDS: AtomicU64 = AtomicU64::new(100_000);
-    text(words, SEEDS.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Tokens after the first, over the time from the first to the last.
-fn decode(stream: &Stream) -> f64 {
-    let (first, last) = stream.span();
-    stream.gaps().count() as f64 / (last - first).as_secs_f64()
-}
-
-/// All tokens, over the time from the first request to the last token: prompts are computed in it, too.
-fn throughput(streams: &[Stream]) -> f64 {
-    let tokens: usize = streams.iter().map(|stream| stream.gaps().count() + 1).sum();
-    let begin = streams.iter().map(Stream::began).min().expect("a stream");
-    let end = streams.iter().map(|stream| stream.span().1).max().expect("a stream");
-    tokens as f64 / (end - begin).as_secs_f64()
-}
-
-fn prefill(peer: &Peer) -> f64 {
-    let prompt = unique(1000);
+fn prefill(peer: &Peer, prompt: &str) -> f64 {
     let began = Instant::now();
-    let answer = peer.client().complete(&prompt, 1);
+    let answer = peer.client().complete(prompt, 1);
     let took = began.elapsed();
     let tokens = answer["usage"]["prompt_tokens"].as_u64().expect("a number of tokens");
     tokens as f64 / took.as_secs_f64()
 }
 
-fn first_token(peer: &Peer) -> Vec<f64> {
+fn first_token(peer: &Peer, prompts: &mut Prompts) -> Vec<f64> {
     const TIMES: usize = 9;
     let first = |prompt: &str| millis(peer.client().stream(prompt, 2, &GREEDY).first());
-    let median = |mut times: Vec<f64>| {
-        times.sort_by(f64::total_cmp);
-        times[times.len() / 2]
-    };
-    let short = (0..TIMES).map(|_| first(&unique(8))).collect();
-    let long = unique(1000);
+    let short: Vec<f64> = prompts.short(TIMES).iter().map(|prompt| first(prompt)).collect();
+    let long = prompts.long(1000);
     let once = first(&long);
-    let again = (0..TIMES).map(|_| first(&long)).collect();
-    vec![median(short), once, median(again)]
+    let again: Vec<f64> = (0..TIMES).map(|_| first(&long)).collect();
+    vec![median(&short), once, median(&again)]
 }
 
-fn streams(peer: &Peer, count: usize, fields: &Value) -> Vec<f64> {
-    let prompts = (0..count).map(|_| unique(8)).collect::<Vec<_>>();
-    let streams = peer.client().streams(&prompts, 96, fields);
-    let mut gaps = streams.iter().flat_map(|stream| stream.gaps().map(millis)).collect::<Vec<_>>();
-    gaps.sort_by(f64::total_cmp);
-    let at = |share: f64| gaps[((gaps.len() - 1) as f64 * share) as usize];
-    vec![throughput(&streams), at(0.5), at(0.99)]
+fn streams(peer: &Peer, prompts: &[String], fields: &Value) -> Vec<f64> {
+    let streams = peer.client().streams(prompts, 96, fields);
+    if std::env::var_os("SPINFER_GAPS").is_some() {
+        let begin = streams.iter().map(spinfer_tests::load::Stream::began).min().unwrap();
+        let mut all = Vec::new();
+        for (n, stream) in streams.iter().enumerate() {
+            let mut at = stream.began() + stream.first();
+            eprintln!(
+                "  stream {n}: first at {:.1} ended {:.1}",
+                millis(at - begin),
+                millis(stream.span().1 - begin)
+            );
+            for (token, gap) in stream.gaps().enumerate() {
+                at += gap;
+                all.push((millis(gap), n, token, millis(at - begin)));
+            }
+        }
+        all.sort_by(|a, b| b.0.total_cmp(&a.0));
+        for (gap, n, token, at) in all.iter().take(all.len() / 60) {
+            eprintln!("  gap {gap:.1} stream {n} token {token} at {at:.1}");
+        }
+    }
+    let gaps = streams.iter().flat_map(|stream| stream.gaps().map(millis)).collect::<Vec<_>>();
+    vec![throughput(&streams), median(&gaps), quantile(&gaps, 0.99)]
 }
 
-fn requests(peer: &Peer) -> f64 {
+fn requests(peer: &Peer, prompts: &mut Prompts) -> f64 {
     const CLIENTS: usize = 8;
     const EACH: usize = 12;
     let client = peer.client();
+    let prompts = prompts.short(CLIENTS * EACH);
     let began = Instant::now();
     std::thread::scope(|scope| {
-        for _ in 0..CLIENTS {
-            scope.spawn(|| {
-                for _ in 0..EACH {
-                    let answer = client.complete(&unique(8), 1);
+        for prompts in prompts.chunks(EACH) {
+            scope.spawn(move || {
+                for prompt in prompts {
+                    let answer = client.complete(prompt, 1);
                     assert_eq!(answer["usage"]["completion_tokens"], 1, "{answer}");
                 }
             });

@@ -5,10 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use spinfer_tests::load::Client;
 use spinfer_tests::process::Leashed;
 use spinfer_tests::server::{Server, Setup};
-
-use crate::load::Client;
 
 /// Sequences at a time, and the tokens of each.
 const SEQUENCES: u32 = 16;

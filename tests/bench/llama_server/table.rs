@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use spinfer_tests::measure::quantile;
+
 use crate::measures::Column;
 
 /// Figures of two servers, round by round.
@@ -39,14 +41,6 @@ impl Table {
     }
 }
 
-/// The value that a share of the values are below.
-fn quantile(mut values: Vec<f64>, share: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let at = (values.len() - 1) as f64 * share;
-    let (below, above) = (values[at.floor() as usize], values[at.ceil() as usize]);
-    below + (above - below) * at.fract()
-}
-
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [ours, theirs] = self.names;
@@ -56,17 +50,20 @@ impl fmt::Display for Table {
         )?;
         writeln!(f, "|---|---|---|---|---|---|---|")?;
         for line in &self.lines {
-            let of = |peer: usize| line.rounds.iter().map(|round| round[peer]).collect();
+            let of = |peer: usize| {
+                let values: Vec<f64> = line.rounds.iter().map(|round| round[peer]).collect();
+                quantile(&values, 0.5)
+            };
             let ratios: Vec<f64> = line.rounds.iter().map(|[ours, theirs]| ours / theirs).collect();
-            let ratio = |share| quantile(ratios.clone(), share);
+            let ratio = |share| quantile(&ratios, share);
             writeln!(
                 f,
                 "| {} | {} | {} | {:.1} | {:.1} | {:.2} | {:.2} to {:.2} |",
                 line.name,
                 line.unit,
                 if line.more_is_better { "more" } else { "less" },
-                quantile(of(0), 0.5),
-                quantile(of(1), 0.5),
+                of(0),
+                of(1),
                 ratio(0.5),
                 ratio(0.25),
                 ratio(0.75),

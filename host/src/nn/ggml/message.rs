@@ -7,8 +7,8 @@ use tokio::sync::oneshot;
 
 use super::memory::Scope;
 use super::outputs::Outputs;
-use crate::nn::NnError;
 use crate::nn::convention::Step;
+use crate::nn::{Arrival, NnError};
 
 /// Names an execution context to its scheduler.
 pub type ContextId = u64;
@@ -22,6 +22,8 @@ pub enum Message {
         context: ContextId,
         /// How many sequences, at most as many as the model has.
         sequences: u32,
+        /// The request, which has arrived by that.
+        arrival: Option<Arrival>,
         reply: oneshot::Sender<Result<(), NnError>>,
     },
     /// Appends tokens to the rows of an admitted context, one call at a time.

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 
 use super::convention::{self, Limits, RowLengths};
 use super::metrics::ModelMetrics;
-use super::{NamedTensor, NnError, Tensor};
+use super::{Arrival, Arrivals, NamedTensor, NnError, Tensor};
 use memory::Scope;
 use message::{ContextId, Message};
 use scheduler::Scheduler;
@@ -64,6 +64,7 @@ impl GgmlGraph {
         params: &ModelParams,
         settings: Settings,
         metrics: ModelMetrics,
+        arrivals: Arrivals,
     ) -> Result<Self, LoadError> {
         let model = Arc::new(Model::load(path, params)?);
         let context = Context::new(model.clone(), &settings.context)?;
@@ -75,7 +76,7 @@ impl GgmlGraph {
         };
         let abort = context.abort_flag();
         let (to_scheduler, inbox) = mpsc::channel();
-        let scheduler = Scheduler::new(context, settings, inbox, metrics);
+        let scheduler = Scheduler::new(context, settings, inbox, metrics, arrivals);
         let thread = std::thread::Builder::new()
             .name("ggml".into())
             .spawn(move || scheduler.run())
@@ -94,11 +95,16 @@ impl GgmlGraph {
         self.limits
     }
 
-    /// An empty batch of sequences of that component.
-    pub fn init_context(self: &Arc<Self>, component: Arc<str>) -> GgmlContext {
+    /// An empty batch of sequences of that component, for a request that arrives when it computes.
+    pub fn init_context(
+        self: &Arc<Self>,
+        component: Arc<str>,
+        arrival: Option<Arrival>,
+    ) -> GgmlContext {
         GgmlContext {
             graph: self.clone(),
             component,
+            arrival,
             id: self.next_context.fetch_add(1, Ordering::Relaxed),
             lengths: RowLengths::default(),
             known: false,
@@ -122,6 +128,8 @@ impl Drop for GgmlGraph {
 pub struct GgmlContext {
     graph: Arc<GgmlGraph>,
     component: Arc<str>,
+    /// The request, until the scheduler has heard of it.
+    arrival: Option<Arrival>,
     id: ContextId,
     lengths: RowLengths,
     /// Whether the scheduler has heard of it.
@@ -166,7 +174,8 @@ impl GgmlContext {
     async fn reserve(&mut self, rows: u32, tokens: u64) -> Result<(), NnError> {
         let (reply, answer) = oneshot::channel();
         self.known = true;
-        self.send(Message::Reserve { context: self.id, sequences: rows, reply })?;
+        let arrival = self.arrival.take();
+        self.send(Message::Reserve { context: self.id, sequences: rows, arrival, reply })?;
         answer.await.map_err(|_| stopped())??;
         self.lengths.reserved = Some((rows, tokens));
         Ok(())

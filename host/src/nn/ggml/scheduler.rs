@@ -7,7 +7,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use spinfer_llama::{Batch, Context, DecodeError, LoadError, SequenceId, Token};
 use tokio::sync::oneshot;
@@ -19,9 +19,9 @@ use super::memory::{Match, Memory, Scope};
 use super::message::{ContextId, Message};
 use super::outputs::{Outputs, Scratch};
 use super::sequences::{Operation, Row, plan};
-use crate::nn::NnError;
 use crate::nn::convention::Step;
 use crate::nn::metrics::{ModelMetrics, observe};
+use crate::nn::{Arrivals, NnError};
 
 /// An admitted execution context.
 struct Held {
@@ -76,8 +76,14 @@ pub struct Scheduler {
     running: Vec<Running>,
     /// When the last step ended, while a row of it may go on.
     last_ended: Option<Instant>,
-    /// Contexts whose last step has just ended, so that their next is likely to come soon.
+    /// Contexts that were just admitted, or whose last step has just ended, so that their next is likely
+    /// to come soon.
     expected: HashSet<ContextId>,
+    /// Requests that have not come to any scheduler yet; those since the last time that a wait was in
+    /// vain are likely to come soon, too.
+    arrivals: Arrivals,
+    waited_in_vain: Instant,
+    /// For how long a step waits for those.
     expected_until: Instant,
     batch: Batch,
     outputs: Vec<Output>,
@@ -86,6 +92,9 @@ pub struct Scheduler {
     scratch: Scratch,
     stopping: bool,
 }
+
+/// How soon to look again whether requests are still on their way.
+const LOOK_AGAIN: Duration = Duration::from_micros(500);
 
 /// What idle sequences compute for the sake of the batch's order: any token.
 const FILLER: Token = 0;
@@ -97,6 +106,7 @@ impl Scheduler {
         settings: Settings,
         inbox: Receiver<Message>,
         metrics: ModelMetrics,
+        arrivals: Arrivals,
     ) -> Self {
         Self {
             admission: Admission::new(llama.sequences()),
@@ -108,6 +118,8 @@ impl Scheduler {
             running: Vec::new(),
             last_ended: None,
             expected: HashSet::new(),
+            arrivals,
+            waited_in_vain: Instant::now(),
             expected_until: Instant::now(),
             batch: Batch::new(),
             outputs: Vec::new(),
@@ -138,8 +150,7 @@ impl Scheduler {
     /// The border between two steps, and the next step if anything is to be computed.
     pub fn turn(&mut self) -> Result<(), DecodeError> {
         self.receive();
-        self.drop_given_up();
-        self.admit();
+        self.show_admission();
         if self.running.is_empty() { Ok(()) } else { self.step() }
     }
 
@@ -152,27 +163,19 @@ impl Scheduler {
         Ok(scheduler)
     }
 
-    /// Takes all messages that are there. Waits when there is nothing to compute; and shortly when
-    /// rows of the last step are likely to come back, since a step costs little more with them.
+    /// Takes all messages that are there, and admits whom there is room for. Waits when there is nothing
+    /// to compute; and shortly when more is likely to come, since a step costs little more with it: rows
+    /// of the last step, and requests that have just come.
     fn receive(&mut self) {
         let mut news = false;
-        while let Ok(message) = self.inbox.try_recv() {
-            self.take(message);
-            news = true;
-        }
         while !self.stopping {
-            if self.running.is_empty() && self.expected.is_empty() {
-                self.last_ended = None;
+            while let Ok(message) = self.inbox.try_recv() {
+                self.take(message);
+                news = true;
             }
-            // A message may have made an admission possible, which comes before any waiting.
-            if news && self.running.is_empty() {
-                return;
-            }
-            let until = match (self.running.is_empty(), self.expected.is_empty()) {
-                (true, _) => self.admission.next_deadline(),
-                (false, false) => Some(self.expected_until),
-                (false, true) => return,
-            };
+            self.drop_given_up();
+            self.admit();
+            let Some(until) = self.wait_until(news) else { return };
             let received = match until {
                 Some(until) => {
                     self.inbox.recv_timeout(until.saturating_duration_since(Instant::now()))
@@ -184,28 +187,54 @@ impl Scheduler {
                     self.take(message);
                     news = true;
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    // Whoever did not come back in time is not waited for again.
-                    self.expected.clear();
-                    return;
-                }
+                Err(RecvTimeoutError::Timeout) if self.running.is_empty() => return,
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => self.stopping = true,
             }
         }
     }
 
+    /// Until when to wait for a message, if at all; `Some(None)` is without an end. `news` is whether
+    /// there was one.
+    fn wait_until(&mut self, news: bool) -> Option<Option<Instant>> {
+        if self.running.is_empty() {
+            if self.expected.is_empty() {
+                self.last_ended = None;
+            }
+            return (!news).then(|| self.admission.next_deadline());
+        }
+        let now = Instant::now();
+        let arriving = self.arrivals.any_since(self.waited_in_vain);
+        if self.expected.is_empty() && !arriving {
+            return None;
+        }
+        if now >= self.expected_until {
+            // Whoever did not come in time is not waited for again.
+            self.expected.clear();
+            self.waited_in_vain = now;
+            return None;
+        }
+        // Of a request that turns out to need no model there is no message.
+        let look_again = self.expected.is_empty().then(|| now + LOOK_AGAIN);
+        Some(Some(look_again.map_or(self.expected_until, |then| then.min(self.expected_until))))
+    }
+
     fn take(&mut self, message: Message) {
         match message {
-            Message::Reserve { context, sequences, reply } => self.admission.enqueue(Waiting {
-                sequences: sequences as usize,
-                deadline: Instant::now() + self.settings.longest_wait,
-                who: Reservation { context, reply, since: Instant::now() },
-            }),
+            Message::Reserve { context, sequences, arrival: _, reply } => {
+                self.admission.enqueue(Waiting {
+                    sequences: sequences as usize,
+                    deadline: Instant::now() + self.settings.longest_wait,
+                    who: Reservation { context, reply, since: Instant::now() },
+                })
+            }
             Message::Compute { context, step, scope, reply } => {
                 self.expected.remove(&context);
-                if self.running.is_empty() && Instant::now() > self.expected_until {
+                let now = Instant::now();
+                if self.running.is_empty() && now > self.expected_until {
                     // The model has rested.
                     self.last_ended = None;
+                    self.expected_until = now + self.settings.gather;
                 }
                 let held = self.contexts.get(&context);
                 let goes_on = held.is_some_and(|held| !held.rows.is_empty());
@@ -373,7 +402,6 @@ impl Scheduler {
             }
             self.admission.release(held.spare.iter().copied().chain(rows));
         }
-        self.show_admission();
     }
 
     /// Stops computing for callers that no longer listen; what they hold goes when they are closed.
@@ -395,6 +423,7 @@ impl Scheduler {
                 Ok(()) => {
                     self.contexts
                         .insert(context, Held { rows: Vec::new(), spare: sequences, lost: false });
+                    self.expected.insert(context);
                 }
                 Err(_) => self.admission.release(sequences),
             }
@@ -408,7 +437,6 @@ impl Scheduler {
             // The caller is gone if the reply can't be sent.
             let _ = reservation.reply.send(Err(error));
         }
-        self.show_admission();
     }
 
     fn show_admission(&self) {

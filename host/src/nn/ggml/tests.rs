@@ -1,6 +1,7 @@
 //! The backend with the real default model, through the convention.
 
 use std::sync::{MutexGuard, PoisonError};
+use std::time::Instant;
 
 use spinfer_llama::Batch;
 use spinfer_tests::models::weights;
@@ -56,7 +57,9 @@ fn rig(settings: Settings) -> Rig {
     let alone = Alone::wait();
     let metrics = NnMetrics::register(&prometheus::Registry::new()).unwrap().of("test");
     let path = weights("smollm2-135m-instruct");
-    let graph = GgmlGraph::load(&path, &ModelParams::default(), settings, metrics.clone()).unwrap();
+    let load = ModelParams::default();
+    let graph =
+        GgmlGraph::load(&path, &load, settings, metrics.clone(), Arrivals::default()).unwrap();
     Rig { graph: Arc::new(graph), metrics, _alone: alone }
 }
 
@@ -64,6 +67,7 @@ fn rig(settings: Settings) -> Rig {
 struct HandDriven {
     scheduler: Scheduler,
     sender: mpsc::Sender<Message>,
+    arrivals: Arrivals,
     metrics: ModelMetrics,
     _alone: Alone,
 }
@@ -76,8 +80,9 @@ impl HandDriven {
         let model = Arc::new(Model::load(&path, &ModelParams::default()).unwrap());
         let context = Context::new(model, &settings.context).unwrap();
         let (sender, inbox) = mpsc::channel();
-        let scheduler = Scheduler::new(context, settings, inbox, metrics.clone());
-        Self { scheduler, sender, metrics, _alone: alone }
+        let arrivals = Arrivals::default();
+        let scheduler = Scheduler::new(context, settings, inbox, metrics.clone(), arrivals.clone());
+        Self { scheduler, sender, arrivals, metrics, _alone: alone }
     }
 
     fn send(&self, message: Message) {
@@ -86,21 +91,26 @@ impl HandDriven {
 
     async fn reserve(&mut self, context: ContextId, sequences: u32) {
         let (reply, answer) = oneshot::channel();
-        self.send(Message::Reserve { context, sequences, reply });
+        self.send(Message::Reserve { context, sequences, arrival: None, reply });
         self.scheduler.turn().unwrap();
         assert_eq!(answer.await.unwrap(), Ok(()));
     }
 
     /// Asks for the logits after the tokens of a context's first call, which has one row.
     fn compute(&self, context: ContextId, tokens: Vec<i32>) -> oneshot::Receiver<Answer> {
-        let (reply, answer) = oneshot::channel();
-        let columns = tokens.len() as u32;
-        let rows = vec![convention::RowStep { parent: None, start: 0, tokens }];
-        let wanted = convention::Wanted::Logits;
-        let step = convention::Step { rows, keep: 1, wanted, columns };
-        self.send(Message::Compute { context, step, scope: None, reply });
+        let (message, answer) = first_call(context, tokens);
+        self.send(message);
         answer
     }
+}
+
+fn first_call(context: ContextId, tokens: Vec<i32>) -> (Message, oneshot::Receiver<Answer>) {
+    let (reply, answer) = oneshot::channel();
+    let columns = tokens.len() as u32;
+    let rows = vec![convention::RowStep { parent: None, start: 0, tokens }];
+    let wanted = convention::Wanted::Logits;
+    let step = convention::Step { rows, keep: 1, wanted, columns };
+    (Message::Compute { context, step, scope: None, reply }, answer)
 }
 
 type Answer = Result<outputs::Outputs, NnError>;
@@ -160,7 +170,7 @@ async fn logits_are_llama_cpp_s_own_to_the_last_bit() {
     let rig = rig(settings());
     let ids = tokenize(&PROMPT.repeat(8));
     assert!(ids.len() > 64, "more than one chunk");
-    let served = row(&mut rig.graph.init_context("c".into()), &ids).await;
+    let served = row(&mut rig.graph.init_context("c".into(), None), &ids).await;
 
     let model = Model::load(&weights("smollm2-135m-instruct"), &ModelParams::default()).unwrap();
     let mut context = Context::new(Arc::new(model), &settings().context).unwrap();
@@ -186,18 +196,18 @@ async fn ragged_rows_are_what_each_is_alone() {
     let ids = [long.clone(), vec![0; padding], short.clone()].concat();
     let mask = [vec![1; long.len()], vec![0; padding], vec![1; short.len()]].concat();
     let shape = [2, long.len()];
-    let mut both = rig.graph.init_context("c".into());
+    let mut both = rig.graph.init_context("c".into(), None);
     let inputs = [("input_ids", i64s(&shape, &ids)), ("attention_mask", i64s(&shape, &mask))];
     let together = compute(&mut both, &inputs).await.unwrap();
-    assert_near(&together[0], &row(&mut rig.graph.init_context("c".into()), &long).await);
-    assert_near(&together[1], &row(&mut rig.graph.init_context("c".into()), &short).await);
+    assert_near(&together[0], &row(&mut rig.graph.init_context("c".into(), None), &long).await);
+    assert_near(&together[1], &row(&mut rig.graph.init_context("c".into(), None), &short).await);
 }
 
 #[tokio::test]
 async fn forks_go_on_as_separate_sequences_do() {
     let rig = rig(settings());
     let prompt = tokenize(PROMPT);
-    let mut forked = rig.graph.init_context("c".into());
+    let mut forked = rig.graph.init_context("c".into(), None);
     let reserve = i64s(&[3], &[100; 3]);
     compute(&mut forked, &[("reserve", reserve)]).await.unwrap();
     row(&mut forked, &prompt).await;
@@ -209,7 +219,7 @@ async fn forks_go_on_as_separate_sequences_do() {
     let later = compute(&mut forked, &inputs).await.unwrap();
     drop(forked);
     for (index, &id) in next.iter().enumerate() {
-        let mut alone = rig.graph.init_context("c".into());
+        let mut alone = rig.graph.init_context("c".into(), None);
         row(&mut alone, &prompt).await;
         assert_near(&forks[index], &row(&mut alone, &[id]).await);
         if index > 0 {
@@ -224,12 +234,12 @@ async fn a_rewound_row_is_as_if_it_had_never_gone_on() {
     let rig = rig(settings());
     let prompt = tokenize(PROMPT);
     let at = prompt.len() as i64 - 3;
-    let mut rewound = rig.graph.init_context("c".into());
+    let mut rewound = rig.graph.init_context("c".into(), None);
     row(&mut rewound, &prompt).await;
     let inputs =
         [("input_ids", i64s(&[1, 2], &[28, 30])), ("position_ids", i64s(&[1, 2], &[at, at + 1]))];
     let after = compute(&mut rewound, &inputs).await.unwrap().remove(0);
-    let mut fresh = rig.graph.init_context("c".into());
+    let mut fresh = rig.graph.init_context("c".into(), None);
     row(&mut fresh, &prompt[..at as usize]).await;
     assert_near(&after, &row(&mut fresh, &[28, 30]).await);
 }
@@ -243,7 +253,7 @@ async fn many_contexts_at_once_are_what_each_is_alone() {
     for prompt in prompts {
         let graph = rig.graph.clone();
         tasks.push(tokio::spawn(async move {
-            let mut context = graph.init_context("c".into());
+            let mut context = graph.init_context("c".into(), None);
             let mut logits = row(&mut context, &tokenize(prompt)).await;
             for _ in 0..8 {
                 logits = row(&mut context, &[argmax(&logits) as i64]).await;
@@ -253,7 +263,7 @@ async fn many_contexts_at_once_are_what_each_is_alone() {
     }
     for (task, prompt) in tasks.into_iter().zip(prompts) {
         let together = task.await.unwrap();
-        let mut context = rig.graph.init_context("c".into());
+        let mut context = rig.graph.init_context("c".into(), None);
         let mut logits = row(&mut context, &tokenize(prompt)).await;
         for _ in 0..8 {
             logits = row(&mut context, &[argmax(&logits) as i64]).await;
@@ -266,16 +276,17 @@ async fn many_contexts_at_once_are_what_each_is_alone() {
 async fn a_reservation_waits_for_room_and_no_longer_than_it_may() {
     let rig = rig(Settings { longest_wait: Duration::from_millis(20), ..settings() });
     let reserve = |rows: usize| [("reserve", i64s(&[rows], &vec![10; rows]))];
-    let mut first = rig.graph.init_context("c".into());
+    let mut first = rig.graph.init_context("c".into(), None);
     compute(&mut first, &reserve(3)).await.unwrap();
-    let mut second = rig.graph.init_context("c".into());
+    let mut second = rig.graph.init_context("c".into(), None);
     let error = compute(&mut second, &reserve(2)).await.unwrap_err();
     assert_eq!(error.code, NnErrorCode::Timeout);
     drop(first);
-    let mut third = rig.graph.init_context("c".into());
+    let mut third = rig.graph.init_context("c".into(), None);
     compute(&mut third, &reserve(4)).await.unwrap();
     assert_eq!(rig.metrics.sequences_held.get(), 4);
-    let error = compute(&mut rig.graph.init_context("c".into()), &reserve(5)).await.unwrap_err();
+    let error =
+        compute(&mut rig.graph.init_context("c".into(), None), &reserve(5)).await.unwrap_err();
     assert_eq!(error.code, NnErrorCode::TooLarge);
 }
 
@@ -283,14 +294,39 @@ async fn a_reservation_waits_for_room_and_no_longer_than_it_may() {
 async fn messages_that_came_before_the_scheduler_looked_are_answered_at_once() {
     // Nobody may have to wait this long with all sequences free.
     let settings = Settings { longest_wait: Duration::from_secs(3600), ..settings() };
-    let HandDriven { scheduler, sender, metrics: _, _alone } = HandDriven::new(settings);
+    let HandDriven { scheduler, sender, metrics: _, arrivals: _, _alone } =
+        HandDriven::new(settings);
     let (reply, answer) = oneshot::channel();
-    sender.send(Message::Reserve { context: 0, sequences: 1, reply }).unwrap();
+    sender.send(Message::Reserve { context: 0, sequences: 1, arrival: None, reply }).unwrap();
     let thread = std::thread::spawn(move || scheduler.run());
     let answer = tokio::time::timeout(Duration::from_secs(60), answer).await;
     assert_eq!(answer.unwrap().unwrap(), Ok(()));
     sender.send(Message::Stop).unwrap();
     thread.join().unwrap();
+}
+
+/// A request that has come, but whose instance has not asked yet, is computed in the same step.
+#[tokio::test]
+async fn a_step_waits_for_requests_that_have_just_come() {
+    // Nobody waits that long: the wait ends when the request is there.
+    let mut hand = HandDriven::new(Settings { gather: Duration::from_secs(3600), ..settings() });
+    hand.reserve(0, 1).await;
+    let arrival = Some(hand.arrivals.enter(Instant::now()));
+    let first = hand.compute(0, vec![28; 9]);
+    let sender = hand.sender.clone();
+    let instance = std::thread::spawn(move || {
+        let (reply, admitted) = oneshot::channel();
+        sender.send(Message::Reserve { context: 1, sequences: 1, arrival, reply }).unwrap();
+        assert_eq!(admitted.blocking_recv().unwrap(), Ok(()));
+        let (message, answer) = first_call(1, vec![28; 7]);
+        sender.send(message).unwrap();
+        answer
+    });
+    hand.scheduler.turn().unwrap();
+    assert_eq!(hand.metrics.step_tokens.get_sample_count(), 1);
+    assert_eq!(hand.metrics.step_tokens.get_sample_sum(), 16.0);
+    assert!(first.await.unwrap().is_ok());
+    assert!(instance.join().unwrap().await.unwrap().is_ok());
 }
 
 /// The scheduler is driven turn by turn here, so what happens at which border is decided.
@@ -343,7 +379,7 @@ async fn what_is_closed_in_prefill_leaves_at_the_next_border() {
 #[tokio::test]
 async fn a_context_that_failed_says_so() {
     let rig = rig(settings());
-    let mut context = rig.graph.init_context("c".into());
+    let mut context = rig.graph.init_context("c".into(), None);
     let too_long = vec![28; 513];
     let inputs = [("input_ids", i64s(&[1, 513], &too_long))];
     let error = compute(&mut context, &inputs).await.unwrap_err();
@@ -359,7 +395,7 @@ async fn salted(
     salt: &[u8],
     ids: &[i64],
 ) -> (Vec<f32>, i64) {
-    let mut context = graph.init_context(component.into());
+    let mut context = graph.init_context(component.into(), None);
     let (row, cached) = salted_in(&mut context, salt, ids).await;
     (row, cached)
 }
@@ -414,7 +450,7 @@ async fn a_prompt_begins_with_what_was_computed_before() {
 /// What comes of going on with `rest` after the first `cut` of tokens that were computed in one call:
 /// what the cache does, without it. Chunks of other shapes would move logits more than anything else.
 async fn rewound(rig: &Rig, computed: &[i64], cut: usize, rest: &[i64]) -> Vec<f32> {
-    let mut context = rig.graph.init_context("alone".into());
+    let mut context = rig.graph.init_context("alone".into(), None);
     row(&mut context, computed).await;
     let positions: Vec<i64> = (cut as i64..).take(rest.len()).collect();
     let shape = [1, rest.len()];
@@ -429,7 +465,7 @@ async fn nothing_is_shared_across_salts_components_or_without_a_salt() {
     for (component, salt) in [("c", &b"a"[..]), ("c", b"b"), ("d", b"a"), ("c", b"")] {
         assert_eq!(salted(&rig.graph, component, salt, &ids).await.1, 0, "{component} {salt:?}");
     }
-    row(&mut rig.graph.init_context("e".into()), &ids).await;
+    row(&mut rig.graph.init_context("e".into(), None), &ids).await;
     assert_eq!(salted(&rig.graph, "e", b"", &ids).await.1, 0, "what had no salt is nobody's");
 }
 
@@ -437,7 +473,7 @@ async fn nothing_is_shared_across_salts_components_or_without_a_salt() {
 async fn what_is_in_use_is_copied() {
     let rig = rig(settings());
     let ids = tokenize(&PROMPT.repeat(4));
-    let mut held = rig.graph.init_context("c".into());
+    let mut held = rig.graph.init_context("c".into(), None);
     let (first, _) = salted_in(&mut held, b"a", &ids).await;
     let next = row(&mut held, &[28]).await;
     let (again, cached) = salted(&rig.graph, "c", b"a", &ids).await;
@@ -447,7 +483,7 @@ async fn what_is_in_use_is_copied() {
     assert_eq!(again, rewound(&rig, &ids, last, &ids[last..]).await);
     // The one in use goes on undisturbed.
     let after = row(&mut held, &[30]).await;
-    let mut plain = rig.graph.init_context("c".into());
+    let mut plain = rig.graph.init_context("c".into(), None);
     row(&mut plain, &ids).await;
     assert_near(&next, &row(&mut plain, &[28]).await);
     assert_near(&after, &row(&mut plain, &[30]).await);
@@ -466,7 +502,7 @@ async fn the_cache_gives_way_to_those_who_need_sequences() {
     assert!(salted(&rig.graph, "c", b"a", &prompts[2]).await.1 > 16);
     assert_eq!(salted(&rig.graph, "c", b"a", &prompts[0]).await.1, 0);
     // A request for as many as one can have takes them.
-    let mut all = rig.graph.init_context("c".into());
+    let mut all = rig.graph.init_context("c".into(), None);
     compute(&mut all, &[("reserve", i64s(&[4], &[10; 4]))]).await.unwrap();
     let ids = i64s(&[4, 1], &[28; 4]);
     assert_eq!(compute(&mut all, &[("input_ids", ids)]).await.unwrap().len(), 4);

@@ -1,4 +1,4 @@
-//! Requests, and when their tokens come.
+//! Load for benchmarks: requests, and when their tokens come.
 
 use std::io::{BufRead, BufReader};
 use std::time::{Duration, Instant};
@@ -13,10 +13,13 @@ pub struct Client {
     url: String,
 }
 
-/// When the events of one stream came that have text.
+/// When the events of one stream came that have text: those of all its tokens but the control tokens and
+/// parts of characters.
 pub struct Stream {
     began: Instant,
     events: Vec<Instant>,
+    /// How many tokens were generated.
+    tokens: usize,
 }
 
 impl Stream {
@@ -25,7 +28,13 @@ impl Stream {
         self.events[0] - self.began
     }
 
-    /// Between each two tokens.
+    /// Tokens a second, after the first.
+    pub fn rate(&self) -> f64 {
+        let (first, last) = self.span();
+        (self.tokens - 1) as f64 / (last - first).as_secs_f64()
+    }
+
+    /// Between each two events.
     pub fn gaps(&self) -> impl Iterator<Item = Duration> + '_ {
         self.events.windows(2).map(|pair| pair[1] - pair[0])
     }
@@ -92,7 +101,7 @@ impl Client {
             }
         }
         assert!(!events.is_empty(), "a stream without a token");
-        Stream { began, events }
+        Stream { began, events, tokens: max_tokens }
     }
 
     /// Streams at the same time, each with a prompt of its own.
@@ -107,6 +116,23 @@ impl Client {
     }
 }
 
+/// Tokens a second of streams that ran together, from the first request to the last token: prompts are
+/// computed in it, too.
+///
+/// # Panics
+/// When there are none.
+pub fn throughput(streams: &[Stream]) -> f64 {
+    let tokens: usize = streams.iter().map(|stream| stream.tokens).sum();
+    let begin = streams.iter().map(Stream::began).min().expect("a stream");
+    let end = streams.iter().map(|stream| stream.span().1).max().expect("a stream");
+    tokens as f64 / (end - begin).as_secs_f64()
+}
+
+/// A duration in milliseconds.
+pub fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
 /// Words that are one token each, so that a text of so many is a prompt of about as many tokens.
 const WORDS: [&str; 48] = [
     "the", "of", "and", "to", "in", "is", "that", "for", "with", "as", "was", "on", "are", "by",
@@ -115,8 +141,39 @@ const WORDS: [&str; 48] = [
     "house", "history", "family", "children", "music", "food", "system", "energy", "light", "day",
 ];
 
+/// Prompts that hardly begin alike: the same ones for the same series, so that each server is asked the
+/// same.
+pub struct Prompts {
+    seed: u64,
+}
+
+impl Prompts {
+    /// A series of a hundred prompts. Of the first ninety series, no two prompts are the same.
+    pub fn new(series: u64) -> Self {
+        Self { seed: series * 100 }
+    }
+
+    /// A prompt of so many words.
+    pub fn long(&mut self, words: usize) -> String {
+        self.seed += 1;
+        text(words, self.seed)
+    }
+
+    /// So many prompts of 19 tokens: numbers that count up. Models go on counting and come to no end, which
+    /// each server would go past in its own way (`ignore_eos`).
+    pub fn short(&mut self, count: usize) -> Vec<String> {
+        (0..count)
+            .map(|_| {
+                self.seed += 1;
+                let start = 1000 + self.seed * 7919 % 8993;
+                format!("{} {} {} {}", start, start + 1, start + 2, start + 3)
+            })
+            .collect()
+    }
+}
+
 /// A text of so many words, whose first ones hardly any other seed gives too.
-pub fn text(words: usize, seed: u64) -> String {
+fn text(words: usize, seed: u64) -> String {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut text = String::new();
     for _ in 0..words {
@@ -126,5 +183,5 @@ pub fn text(words: usize, seed: u64) -> String {
         text.push_str(WORDS[(state % WORDS.len() as u64) as usize]);
         text.push(' ');
     }
-    format!("{text}{seed}:")
+    text
 }
