@@ -6,8 +6,8 @@
 //! are known, the same words are found here by automata, and the rest is the library's: what is a
 //! special token, and the merges.
 
-use regex_automata::Input;
 use regex_automata::meta::Regex;
+use regex_automata::{Anchored, Input, Match};
 use regex_syntax::hir::{Hir, HirKind};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
@@ -143,11 +143,11 @@ impl Step {
                 Some((done + at, done + at + numeral.len_utf8()))
             }
             Self::Matches(regex) => {
-                let found = regex.find(Input::new(text).range(done..))?;
+                let found = next_match(regex, text, done)?;
                 Some((found.start(), found.end()))
             }
             Self::MatchesAndWhitespace(regex) => {
-                let found = regex.find(Input::new(text).range(done..))?;
+                let found = next_match(regex, text, done)?;
                 let last = text[found.range()].char_indices().next_back();
                 let is_before_a_word = found.pattern().as_usize() == 1 && found.end() < text.len();
                 match last {
@@ -159,6 +159,12 @@ impl Step {
             }
         }
     }
+}
+
+/// The next match from `done` on. Most begin right there, and where one begins needs no search back then.
+fn next_match(regex: &Regex, text: &str, done: usize) -> Option<Match> {
+    let input = Input::new(text).range(done..);
+    regex.find(input.clone().anchored(Anchored::Yes)).or_else(|| regex.find(input))
 }
 
 /// A pattern that an automaton can match, that never looks around, and that never matches nothing.

@@ -159,14 +159,20 @@ impl Prompts {
         text(words, self.seed)
     }
 
-    /// So many prompts of 19 tokens: numbers that count up. Models go on counting and come to no end, which
-    /// each server would go past in its own way (`ignore_eos`).
+    /// The prompt of so many words that is the series' own.
+    pub fn same(&self, words: usize) -> String {
+        text(words, self.seed)
+    }
+
+    /// So many prompts of 22 tokens: two words, and numbers that count up. Models go on counting and come to
+    /// no end, which each server would go past in its own way (`ignore_eos`).
     pub fn short(&mut self, count: usize) -> Vec<String> {
         (0..count)
             .map(|_| {
                 self.seed += 1;
                 let start = 1000 + self.seed * 7919 % 8993;
-                format!("{} {} {} {}", start, start + 1, start + 2, start + 3)
+                let words = text(2, self.seed);
+                format!("{words}{start} {} {} {}", start + 1, start + 2, start + 3)
             })
             .collect()
     }

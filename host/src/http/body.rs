@@ -304,6 +304,36 @@ mod tests {
         assert!(body.frame().await.is_none());
     }
 
+    /// Connections send what they have when the body has no more for now.
+    #[tokio::test]
+    async fn what_a_guest_has_written_is_sent_before_it_goes_on() {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let written = futures::stream::poll_fn(move |cx| {
+            receiver
+                .poll_recv(cx)
+                .map(|event| event.map(|event| Ok::<_, BoxError>(Frame::data(event))))
+        });
+        let life: Life = Box::pin(async move {
+            for event in ["one", "two"] {
+                sender.send(Bytes::from(event)).unwrap();
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        });
+        let in_flight = InFlight::untracked();
+        let mut body = InstanceBody::new(StreamBody::new(written), life, in_flight, None, PATIENCE);
+        let mut polled = Vec::new();
+        while polled.last() != Some(&None) {
+            let frame = std::future::poll_fn(|cx| Poll::Ready(body.poll(cx))).await;
+            polled.push(match frame {
+                Poll::Pending => Some("nothing for now".into()),
+                Poll::Ready(frame) => frame.map(|frame| frame.unwrap().into_data().unwrap()),
+            });
+        }
+        let expected = ["one", "nothing for now", "two", "nothing for now"];
+        assert_eq!(polled[..4], expected.map(|frame| Some(Bytes::from(frame))));
+    }
+
     #[tokio::test]
     async fn a_client_that_stops_reading_loses_its_instance() {
         let (alive, ended) = tokio::sync::oneshot::channel::<()>();

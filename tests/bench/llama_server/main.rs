@@ -9,13 +9,16 @@ mod measures;
 mod peers;
 mod table;
 
+use std::thread;
+use std::time::Duration;
+
 use clap::Parser;
 use spinfer_tests::load::Prompts;
-use spinfer_tests::measure::Rounds;
+use spinfer_tests::measure::{Rounds, median};
 use spinfer_tests::models::Weights;
 
 use measures::MEASURES;
-use peers::{Peer, start_llama_server, start_spinfer};
+use peers::{start_llama_server, start_spinfer};
 use table::Table;
 
 /// Measures the server beside llama-server.
@@ -43,6 +46,9 @@ fn main() {
     }
 }
 
+/// After this, the threads of whoever was measured before look for no more work.
+const SETTLE: Duration = Duration::from_millis(50);
+
 /// One kind of weights: all measures, in rounds.
 fn compare(weights: Weights, options: &Options, bandwidth: f64) {
     let file = weights.file();
@@ -54,17 +60,21 @@ fn compare(weights: Weights, options: &Options, bandwidth: f64) {
         let measures = MEASURES.iter().enumerate();
         for (number, measure) in measures.filter(|(_, m)| m.name.contains(&options.only)) {
             let series = (number * rounds + round) as u64;
-            let once = |peer: &Peer| (measure.take)(peer, &mut Prompts::new(series));
-            // Whoever is first has a cooler machine: they take turns.
-            let [ours, theirs] = match round % 2 {
-                0 => peers.each_ref().map(once),
-                _ => {
-                    let theirs = once(&peers[1]);
-                    [once(&peers[0]), theirs]
+            let mut prompts = [Prompts::new(series), Prompts::new(series)];
+            let mut found = [Vec::new(), Vec::new()];
+            for time in 0..measure.times {
+                // Whoever is first has a cooler machine: they take turns.
+                let first = (round + time) % 2;
+                for peer in [first, 1 - first] {
+                    thread::sleep(SETTLE);
+                    found[peer].push((measure.take)(&peers[peer], &mut prompts[peer]));
                 }
-            };
-            for ((column, ours), theirs) in measure.columns.iter().zip(ours).zip(theirs) {
-                table.add(column, ours, theirs);
+            }
+            for (at, column) in measure.columns.iter().enumerate() {
+                let of = |found: &Vec<Vec<f64>>| {
+                    median(&found.iter().map(|values| values[at]).collect::<Vec<_>>())
+                };
+                table.add(column, of(&found[0]), of(&found[1]));
             }
         }
     }

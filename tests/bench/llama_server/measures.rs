@@ -14,6 +14,8 @@ pub struct Measure {
     pub name: &'static str,
     /// What it gives.
     pub columns: &'static [Column],
+    /// How often in a round the servers take turns; what counts is the median.
+    pub times: usize,
     /// Puts the load on a server; a value for each column.
     pub take: fn(&Peer, &mut Prompts) -> Vec<f64>,
 }
@@ -47,40 +49,55 @@ pub const MEASURES: &[Measure] = &[
     Measure {
         name: "decode",
         columns: &[rate("decode, one stream", "tok/s")],
+        times: 1,
         take: |peer, prompts| vec![peer.client().stream(&prompts.short(1)[0], 128, &GREEDY).rate()],
     },
     Measure {
         name: "prefill",
         columns: &[rate("prefill, prompt of 1,000 words", "tok/s")],
+        times: 1,
         take: |peer, prompts| vec![prefill(peer, &prompts.long(1000))],
     },
     Measure {
-        name: "first_token",
-        columns: &[
-            cost("first token, prompt of 19 tokens", "ms"),
-            cost("first token, prompt of 1,000 words", "ms"),
-            cost("first token, the same prompt again", "ms"),
-        ],
-        take: first_token,
+        name: "first_token_short",
+        columns: &[cost("first token, prompt of 22 tokens", "ms")],
+        times: 15,
+        take: |peer, prompts| first_token(peer, &prompts.short(1)[0]),
+    },
+    Measure {
+        name: "first_token_long",
+        columns: &[cost("first token, prompt of 1,000 words", "ms")],
+        times: 1,
+        take: |peer, prompts| first_token(peer, &prompts.long(1000)),
+    },
+    Measure {
+        name: "first_token_again",
+        columns: &[cost("first token, a prompt of 1,000 words again", "ms")],
+        times: 15,
+        take: |peer, prompts| first_token(peer, &prompts.same(1000)),
     },
     Measure {
         name: "streams_4",
         columns: &together("4 streams together"),
+        times: 1,
         take: |peer, prompts| streams(peer, &prompts.short(4), &GREEDY),
     },
     Measure {
         name: "streams_8",
         columns: &together("8 streams together"),
+        times: 1,
         take: |peer, prompts| streams(peer, &prompts.short(8), &GREEDY),
     },
     Measure {
         name: "streams_16",
         columns: &together("16 streams together"),
+        times: 1,
         take: |peer, prompts| streams(peer, &prompts.short(16), &GREEDY),
     },
     Measure {
         name: "sampled_16",
         columns: &[rate("16 streams, temperature 0.8, top_p 0.95", "tok/s")],
+        times: 1,
         take: |peer, prompts| {
             let sampled = json!({"temperature": 0.8, "top_p": 0.95});
             vec![streams(peer, &prompts.short(16), &sampled)[0]]
@@ -89,16 +106,19 @@ pub const MEASURES: &[Measure] = &[
     Measure {
         name: "requests",
         columns: &[rate("requests of one token, 8 clients", "1/s")],
+        times: 1,
         take: |peer, prompts| vec![requests(peer, prompts)],
     },
     Measure {
         name: "memory",
         columns: &[cost("resident memory", "MiB")],
+        times: 1,
         take: |peer, _| vec![peer.memory() as f64 / f64::from(1 << 20)],
     },
     Measure {
         name: "start",
         columns: &[cost("from the start to the first answer", "ms")],
+        times: 1,
         take: |peer, _| vec![millis(peer.start_another())],
     },
 ];
@@ -114,38 +134,12 @@ fn prefill(peer: &Peer, prompt: &str) -> f64 {
     tokens as f64 / took.as_secs_f64()
 }
 
-fn first_token(peer: &Peer, prompts: &mut Prompts) -> Vec<f64> {
-    const TIMES: usize = 9;
-    let first = |prompt: &str| millis(peer.client().stream(prompt, 2, &GREEDY).first());
-    let short: Vec<f64> = prompts.short(TIMES).iter().map(|prompt| first(prompt)).collect();
-    let long = prompts.long(1000);
-    let once = first(&long);
-    let again: Vec<f64> = (0..TIMES).map(|_| first(&long)).collect();
-    vec![median(&short), once, median(&again)]
+fn first_token(peer: &Peer, prompt: &str) -> Vec<f64> {
+    vec![millis(peer.client().stream(prompt, 2, &GREEDY).first())]
 }
 
 fn streams(peer: &Peer, prompts: &[String], fields: &Value) -> Vec<f64> {
     let streams = peer.client().streams(prompts, 96, fields);
-    if std::env::var_os("SPINFER_GAPS").is_some() {
-        let begin = streams.iter().map(spinfer_tests::load::Stream::began).min().unwrap();
-        let mut all = Vec::new();
-        for (n, stream) in streams.iter().enumerate() {
-            let mut at = stream.began() + stream.first();
-            eprintln!(
-                "  stream {n}: first at {:.1} ended {:.1}",
-                millis(at - begin),
-                millis(stream.span().1 - begin)
-            );
-            for (token, gap) in stream.gaps().enumerate() {
-                at += gap;
-                all.push((millis(gap), n, token, millis(at - begin)));
-            }
-        }
-        all.sort_by(|a, b| b.0.total_cmp(&a.0));
-        for (gap, n, token, at) in all.iter().take(all.len() / 60) {
-            eprintln!("  gap {gap:.1} stream {n} token {token} at {at:.1}");
-        }
-    }
     let gaps = streams.iter().flat_map(|stream| stream.gaps().map(millis)).collect::<Vec<_>>();
     vec![throughput(&streams), median(&gaps), quantile(&gaps, 0.99)]
 }

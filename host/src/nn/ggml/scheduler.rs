@@ -173,7 +173,7 @@ impl Scheduler {
                 self.take(message);
                 news = true;
             }
-            self.drop_given_up();
+            news |= self.drop_given_up();
             self.admit();
             let Some(until) = self.wait_until(news) else { return };
             let received = match until {
@@ -221,12 +221,13 @@ impl Scheduler {
 
     fn take(&mut self, message: Message) {
         match message {
-            Message::Reserve { context, sequences, arrival: _, reply } => {
+            Message::Reserve { context, sequences, arrival, reply } => {
+                drop(arrival);
                 self.admission.enqueue(Waiting {
                     sequences: sequences as usize,
                     deadline: Instant::now() + self.settings.longest_wait,
                     who: Reservation { context, reply, since: Instant::now() },
-                })
+                });
             }
             Message::Compute { context, step, scope, reply } => {
                 self.expected.remove(&context);
@@ -404,12 +405,15 @@ impl Scheduler {
         }
     }
 
-    /// Stops computing for callers that no longer listen; what they hold goes when they are closed.
-    fn drop_given_up(&mut self) {
+    /// Stops computing for callers that no longer listen; what they hold goes when they are closed. Whether
+    /// there were any.
+    fn drop_given_up(&mut self) -> bool {
         let before = self.running.len();
         self.running.retain(|running| !running.reply.is_closed());
-        self.metrics.cancelled.inc_by((before - self.running.len()) as u64);
+        let given_up = before - self.running.len();
+        self.metrics.cancelled.inc_by(given_up as u64);
         self.admission.remove_if(|waiting| waiting.who.reply.is_closed());
+        given_up > 0
     }
 
     fn admit(&mut self) {
