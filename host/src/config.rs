@@ -47,7 +47,7 @@ pub struct NnConfig {
     /// Requests at a time; one more is answered with 429.
     pub requests_in_flight: u32,
     /// How many seconds a step waits at most for rows of the last one, whose guests choose tokens
-    /// meanwhile.
+    /// meanwhile, and for requests that have just come.
     pub gather: f64,
     /// How many seconds a request waits for room before it is answered with 429.
     pub longest_wait: f64,

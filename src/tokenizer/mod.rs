@@ -1,11 +1,14 @@
 //! Text to token ids, and token ids to bytes.
 //!
-//! Encoding is the `tokenizers` library's. Decoding is our own: the library's works on whole
+//! Special tokens and merges are the `tokenizers` library's; text is split into words here where all steps
+//! of that are known ([`words`]). Decoding is our own: the library's works on whole
 //! sequences and replaces what isn't UTF-8, while a stream needs the exact bytes of each token.
 
 mod pieces;
 mod text;
 mod words;
+
+use std::convert::Infallible;
 
 use tokenizers::{AddedToken, Model, ModelWrapper, OffsetReferential, OffsetType};
 
@@ -74,9 +77,12 @@ impl Tokenizer {
 
     /// Runs the tokenizer over a few texts, so that what it builds lazily is there.
     pub fn warm_up(&self) {
-        for text in WARM_UP.iter().copied().chain([all_in_turn().as_str()]) {
+        for text in WARM_UP {
             // A text that it can't encode warms nothing; a request will tell.
             let _ = self.encode(text);
+        }
+        if let Some(words) = &self.words {
+            let Ok(()) = words.each(&all_in_turn(), |_| Ok::<_, Infallible>(()));
         }
     }
 

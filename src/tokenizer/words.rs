@@ -8,6 +8,8 @@
 
 use regex_automata::meta::Regex;
 use regex_automata::{Anchored, Input, Match};
+use regex_syntax::ast::{self, Ast, FlagsItemKind, GroupKind};
+use regex_syntax::hir::translate::Translator;
 use regex_syntax::hir::{Hir, HirKind};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
@@ -167,12 +169,47 @@ fn next_match(regex: &Regex, text: &str, done: usize) -> Option<Match> {
     regex.find(input.clone().anchored(Anchored::Yes)).or_else(|| regex.find(input))
 }
 
-/// A pattern that an automaton can match, that never looks around, and that never matches nothing.
+/// A pattern that an automaton can match, that never looks around, that never matches nothing, and that
+/// means the same here as to the library's engine.
 fn parse(pattern: &str) -> Option<Hir> {
-    let parsed = regex_syntax::parse(pattern).ok()?;
+    let ast = ast::parse::Parser::new().parse(pattern).ok()?;
+    ast::visit(&ast, MeansTheSame).ok()?;
+    let parsed = Translator::new().translate(pattern, &ast).ok()?;
     let properties = parsed.properties();
     let takes_something = properties.minimum_len().is_some_and(|least| least > 0);
     (takes_something && properties.look_set().is_empty()).then_some(parsed)
+}
+
+/// Refuses what the two engines read in different ways: a quantifier after a quantifier (`++` never gives
+/// back what it took there, and repeats a repetition here), and flags, but for `(?i:…)`.
+struct MeansTheSame;
+
+/// It doesn't.
+struct Refused;
+
+impl ast::Visitor for MeansTheSame {
+    type Output = ();
+    type Err = Refused;
+
+    fn finish(self) -> Result<(), Refused> {
+        Ok(())
+    }
+
+    fn visit_pre(&mut self, ast: &Ast) -> Result<(), Refused> {
+        let is_the_same = match ast {
+            Ast::Flags(_) => false,
+            Ast::Repetition(repetition) => !matches!(*repetition.ast, Ast::Repetition(_)),
+            Ast::Group(group) => match &group.kind {
+                GroupKind::NonCapturing(flags) => flags
+                    .items
+                    .iter()
+                    .all(|item| item.kind == FlagsItemKind::Flag(ast::Flag::CaseInsensitive)),
+                GroupKind::CaptureIndex(_) | GroupKind::CaptureName { .. } => true,
+            },
+            _ => true,
+        };
+        if is_the_same { Ok(()) } else { Err(Refused) }
+    }
 }
 
 /// Which characters a step leaves out at which it splits words, if that is all it does.
@@ -234,6 +271,8 @@ mod tests {
         "'ll",
         "'LL",
         "don't",
+        "'ſ",
+        "\u{212a}",
         "'",
         "’s",
         "é",
@@ -360,6 +399,13 @@ mod tests {
             vec![isolated(r"\s+(?!\S)|\s+|a"), byte_level(false)],
             vec![isolated(r"a*"), byte_level(false)],
             vec![isolated(r"\bword\b"), byte_level(false)],
+            vec![isolated(r"[^\r\n\p{L}]?+\p{L}+|\s+(?!\S)|\s+"), byte_level(false)],
+            vec![isolated(r" ?[^\s\p{L}]++[\r\n]*|\s+(?!\S)|\s+"), byte_level(false)],
+            vec![isolated(r"\p{N}{1,3}+"), byte_level(false)],
+            vec![isolated(r"a{2}{3}"), byte_level(false)],
+            vec![isolated(r"(?i)a|\s+(?!\S)|\s+"), byte_level(false)],
+            vec![isolated(r"(?U:a+)b"), byte_level(false)],
+            vec![isolated(r"(?x: [ a] )"), byte_level(false)],
             vec![isolated(r"a+")],
             vec![json!({"type": "Digits", "individual_digits": false}), byte_level(true)],
             vec![

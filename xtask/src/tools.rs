@@ -37,10 +37,16 @@ impl BuildEnv {
         command.envs(self.0.iter().map(|(name, value)| (name, value)));
     }
 
-    /// What of it is for llama.cpp's own build, as arguments of CMake.
+    /// What of it, and of this process's own variables, is for llama.cpp's build, as arguments of CMake.
     pub fn cmake_args(&self) -> Vec<String> {
-        let of_ggml = self.0.iter().filter(|(name, _)| name.starts_with("GGML_"));
-        of_ggml.map(|(name, value)| format!("-D{name}={}", value.to_string_lossy())).collect()
+        let ours = self.0.iter().map(|(name, value)| (OsString::from(name), value.clone()));
+        env::vars_os()
+            .chain(ours)
+            .map(|(name, value)| {
+                format!("-D{}={}", name.to_string_lossy(), value.to_string_lossy())
+            })
+            .filter(|arg| arg.starts_with("-DGGML_"))
+            .collect()
     }
 
     /// The same for a shell, or `None` if there is nothing to set.

@@ -46,7 +46,7 @@ pub struct InstanceBody<B> {
     _guard: Guard,
     /// Whether the instance ended badly, so that the body is not whole.
     failed: bool,
-    /// Whether a frame was given away that may not have been sent yet.
+    /// Whether data of the guest's was given away that may not have been sent yet.
     unsent: bool,
     in_flight: InFlight,
     keep_alive: Option<KeepAlive>,

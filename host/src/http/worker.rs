@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures::channel::oneshot;
+use http::Method;
 use wasmtime::AsContextMut;
 use wasmtime::component::Linker;
 use wasmtime_wasi_http::WasiHttpView;
@@ -92,7 +93,9 @@ impl Served {
         let nn = NnCtx {
             component: self.grants.component.clone(),
             came,
-            arrival: Some(self.registry.arrivals().enter(came)),
+            // Models are asked for by POST.
+            arrival: (request.method() == Method::POST)
+                .then(|| self.registry.arrivals().enter(came)),
             registry: self.registry.clone(),
             allowed: self.ai_models.clone(),
             observer: computes,

@@ -99,7 +99,7 @@ pub const MEASURES: &[Measure] = &[
         columns: &[rate("16 streams, temperature 0.8, top_p 0.95", "tok/s")],
         times: 1,
         take: |peer, prompts| {
-            let sampled = json!({"temperature": 0.8, "top_p": 0.95});
+            let sampled = json!({"temperature": 0.8, "top_p": 0.95, "top_k": 0, "min_p": 0});
             vec![streams(peer, &prompts.short(16), &sampled)[0]]
         },
     },

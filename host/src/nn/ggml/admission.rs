@@ -78,8 +78,8 @@ impl<T> Admission<T> {
     /// Takes a free sequence: of the empty ones or, where there is none, of the half that was released the
     /// longest ago, that with the most neighbours that are held; of those with as many, the oldest.
     fn take(&mut self, is_empty: impl Fn(SequenceId) -> bool) -> Option<SequenceId> {
-        let held = |id| (0..self.count).contains(&id) && !self.is_free(id);
-        let neighbours = |id: SequenceId| u8::from(held(id - 1)) + u8::from(held(id + 1));
+        let neighbours =
+            |id: SequenceId| u8::from(self.is_held(id - 1)) + u8::from(self.is_held(id + 1));
         let places = || 0..self.free.len();
         let empty = |place: &usize| is_empty(self.free[*place]);
         let any_empty = places().any(|place| empty(&place));
@@ -94,6 +94,29 @@ impl<T> Admission<T> {
     /// Whether a sequence is free.
     pub fn is_free(&self, sequence: SequenceId) -> bool {
         self.free.contains(&sequence)
+    }
+
+    fn is_held(&self, sequence: SequenceId) -> bool {
+        (0..self.count).contains(&sequence) && !self.is_free(sequence)
+    }
+
+    /// Where a sequence that is held without a neighbour had better be: of the free ones beside another that
+    /// is held, the one that was released the longest ago. None: where it is.
+    pub fn better_place(&self, lonely: SequenceId) -> Option<SequenceId> {
+        let beside_others = |id: SequenceId| {
+            [id - 1, id + 1].into_iter().any(|beside| beside != lonely && self.is_held(beside))
+        };
+        if beside_others(lonely) {
+            return None;
+        }
+        self.free.iter().copied().find(|free| beside_others(*free))
+    }
+
+    /// Takes a free sequence out; `instead` takes its place among those that are free. False when the
+    /// sequence isn't free; nothing has changed then.
+    pub fn swap(&mut self, sequence: SequenceId, instead: SequenceId) -> bool {
+        let place = self.free.iter_mut().find(|free| **free == sequence);
+        place.map(|place| *place = instead).is_some()
     }
 
     /// Takes a free sequence out, and `instead` back, which will be the next to be given away. False
@@ -259,6 +282,30 @@ mod tests {
         assert_eq!(admit(&mut admission), 6, "nobody has neighbours");
         assert_eq!(admit(&mut admission), 7);
         assert_eq!(admit(&mut admission), 5, "used last, but the only neighbour");
+    }
+
+    #[test]
+    fn whoever_is_alone_moves_beside_others() {
+        let later = Instant::now() + Duration::from_secs(10);
+        let mut admission = Admission::new(8);
+        for _ in 0..8 {
+            admission.enqueue(waiting("any", 1, later));
+            assert!(admission.admit(|_| true).is_some());
+        }
+        // Held: 2 and 6. Free, the oldest first: 4, 1, 3, 7, 0, 5.
+        [4, 1, 3, 7, 0, 5].into_iter().for_each(|id| admission.release([id]));
+        assert_eq!(admission.better_place(6), Some(1));
+        assert_eq!(admission.better_place(2), Some(7));
+        assert!(admission.swap(1, 6) && admission.is_free(6) && !admission.swap(1, 6));
+        assert_eq!(admission.better_place(1), None, "2 is beside it");
+        // 6 is where 1 was: after 4, before 3.
+        let order: Vec<_> = (0..6)
+            .map(|_| {
+                admission.enqueue(waiting("any", 1, later));
+                admission.admit(|id| id == 4 || id == 6).unwrap().1[0]
+            })
+            .collect();
+        assert_eq!(order[..2], [4, 6]);
     }
 
     #[test]

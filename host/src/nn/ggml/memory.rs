@@ -97,6 +97,15 @@ impl Memory {
         self.contents[to as usize] = self.contents[from as usize].clone();
     }
 
+    /// Moves what `from` holds to `to`, whose own content is gone.
+    pub fn relocate(&mut self, from: SequenceId, to: SequenceId) {
+        self.remove(to);
+        if self.length(from) > 0 {
+            self.copy(from, to);
+            self.remove(from);
+        }
+    }
+
     /// Cuts a sequence; false where the model's memory can't be cut there.
     #[must_use]
     pub fn truncate(&mut self, sequence: SequenceId, length: usize) -> bool {

@@ -44,7 +44,8 @@ pub struct Settings {
     pub prefix_cache: bool,
     /// How long a reservation waits for room.
     pub longest_wait: Duration,
-    /// How long a step waits for rows whose last step has just ended; guests sample meanwhile.
+    /// How long a step waits for rows whose last step has just ended, and for requests that have just come:
+    /// guests sample and tokenize meanwhile.
     pub gather: Duration,
 }
 

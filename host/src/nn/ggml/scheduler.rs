@@ -32,6 +32,13 @@ struct Held {
     lost: bool,
 }
 
+impl Held {
+    /// Whether nothing was computed yet.
+    fn begins(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
 /// A reservation in the queue.
 struct Reservation {
     context: ContextId,
@@ -150,7 +157,6 @@ impl Scheduler {
     /// The border between two steps, and the next step if anything is to be computed.
     pub fn turn(&mut self) -> Result<(), DecodeError> {
         self.receive();
-        self.show_admission();
         if self.running.is_empty() { Ok(()) } else { self.step() }
     }
 
@@ -196,7 +202,7 @@ impl Scheduler {
 
     /// Until when to wait for a message, if at all; `Some(None)` is without an end. `news` is whether
     /// there was one.
-    fn wait_until(&mut self, news: bool) -> Option<Option<Instant>> {
+    pub(super) fn wait_until(&mut self, news: bool) -> Option<Option<Instant>> {
         if self.running.is_empty() {
             if self.expected.is_empty() {
                 self.last_ended = None;
@@ -233,12 +239,14 @@ impl Scheduler {
                 self.expected.remove(&context);
                 let now = Instant::now();
                 if self.running.is_empty() && now > self.expected_until {
-                    // The model has rested.
+                    // The model has rested. Whoever was answered before is not expected any more.
                     self.last_ended = None;
+                    let contexts = &self.contexts;
+                    self.expected.retain(|id| contexts.get(id).is_some_and(Held::begins));
                     self.expected_until = now + self.settings.gather;
                 }
                 let held = self.contexts.get(&context);
-                let goes_on = held.is_some_and(|held| !held.rows.is_empty());
+                let goes_on = held.is_some_and(|held| !held.begins());
                 match self.begin(context, &step, scope.as_ref()) {
                     Ok(reused) => {
                         let running = self.running_of(context, step, goes_on, reused, reply);
@@ -285,7 +293,7 @@ impl Scheduler {
         if held.lost {
             return Err(NnError::runtime("the model failed and has forgotten this context"));
         }
-        let shares = self.settings.prefix_cache && held.rows.is_empty();
+        let shares = self.settings.prefix_cache && held.begins();
         match scope.filter(|_| shares) {
             Some(scope) => self.begin_shared(context, step, scope).map(Some),
             None => {
@@ -416,23 +424,29 @@ impl Scheduler {
         given_up > 0
     }
 
+    /// Lets in whom there is room for, and sends away whose time is up. Answers are the last, so that
+    /// whoever has one finds the gauges right.
     fn admit(&mut self) {
-        let memory = &self.memory;
-        while let Some((reservation, sequences)) =
+        let mut admitted = Vec::new();
+        while let Some((reservation, mut sequences)) = {
+            let memory = &self.memory;
             self.admission.admit(|sequence| memory.length(sequence) == 0)
-        {
+        } {
+            self.bring_together(&mut sequences);
             let Reservation { context, reply, since } = reservation;
             observe(&self.metrics.queue_time, since.elapsed());
-            match reply.send(Ok(())) {
-                Ok(()) => {
-                    self.contexts
-                        .insert(context, Held { rows: Vec::new(), spare: sequences, lost: false });
-                    self.expected.insert(context);
-                }
-                Err(_) => self.admission.release(sequences),
+            self.contexts.insert(context, Held { rows: Vec::new(), spare: sequences, lost: false });
+            self.expected.insert(context);
+            admitted.push((context, reply));
+        }
+        let expired = self.admission.expire(Instant::now());
+        self.show_admission();
+        for (context, reply) in admitted {
+            if reply.send(Ok(())).is_err() {
+                self.close(context);
             }
         }
-        for reservation in self.admission.expire(Instant::now()) {
+        for reservation in expired {
             observe(&self.metrics.queue_time, reservation.since.elapsed());
             let error = NnError::timeout(format!(
                 "no room for the request within {} s: others hold all sequences",
@@ -440,6 +454,20 @@ impl Scheduler {
             ));
             // The caller is gone if the reply can't be sent.
             let _ = reservation.reply.send(Err(error));
+        }
+    }
+
+    /// Moves what has just been given away beside others that are held: llama.cpp computes together what
+    /// follows each other, and a step in several goes takes nearly as many times as long. A finished
+    /// sequence that was there moves away, once.
+    fn bring_together(&mut self, sequences: &mut [SequenceId]) {
+        for sequence in sequences {
+            if let Some(better) = self.admission.better_place(*sequence)
+                && self.admission.swap(better, *sequence)
+            {
+                self.memory.relocate(better, *sequence);
+                *sequence = better;
+            }
         }
     }
 
@@ -493,7 +521,7 @@ impl Scheduler {
             let mut prompts = wanting.iter().filter(|(_, _, wish)| !wish.decodes);
             prompts.any(|(running, _, _)| self.running[*running].context == *id)
         };
-        let others = self.contexts.iter().any(|(id, held)| !held.rows.is_empty() && !prefills(id));
+        let others = self.contexts.iter().any(|(id, held)| !held.begins() && !prefills(id));
         let batch = llama.batch() as usize;
         let limits = batching::Limits {
             batch,

@@ -309,7 +309,7 @@ async fn messages_that_came_before_the_scheduler_looked_are_answered_at_once() {
 #[tokio::test]
 async fn a_step_waits_for_requests_that_have_just_come() {
     // Nobody waits that long: the wait ends when the request is there.
-    let mut hand = HandDriven::new(Settings { gather: Duration::from_secs(3600), ..settings() });
+    let mut hand = HandDriven::new(Settings { gather: Duration::from_secs(60), ..settings() });
     hand.reserve(0, 1).await;
     let arrival = Some(hand.arrivals.enter(Instant::now()));
     let first = hand.compute(0, vec![28; 9]);
@@ -327,6 +327,31 @@ async fn a_step_waits_for_requests_that_have_just_come() {
     assert_eq!(hand.metrics.step_tokens.get_sample_sum(), 16.0);
     assert!(first.await.unwrap().is_ok());
     assert!(instance.join().unwrap().await.unwrap().is_ok());
+}
+
+/// Whoever does not come in time isn't waited for again, or one could hold up every step.
+#[tokio::test]
+async fn a_request_that_takes_its_time_is_waited_for_once() {
+    let mut hand = HandDriven::new(settings());
+    hand.reserve(0, 1).await;
+    let _stuck = hand.arrivals.enter(Instant::now());
+    let _prompt = hand.compute(0, vec![28; 300]);
+    hand.scheduler.turn().unwrap();
+    assert_eq!(hand.metrics.step_tokens.get_sample_count(), 1, "more of the prompt is left");
+    assert_eq!(hand.scheduler.wait_until(false), None);
+}
+
+/// A request has arrived when its instance has asked for sequences.
+#[tokio::test]
+async fn requests_arrive_with_their_first_reservation() {
+    let rig = rig(settings());
+    let (arrivals, start) = (Arrivals::default(), Instant::now());
+    let on_their_way = || arrivals.any_since(start);
+    let arrival = arrivals.enter(start + Duration::from_nanos(1));
+    let mut context = rig.graph.init_context("c".into(), Some(arrival));
+    assert!(on_their_way());
+    compute(&mut context, &[("reserve", i64s(&[1], &[10]))]).await.unwrap();
+    assert!(!on_their_way());
 }
 
 /// The scheduler is driven turn by turn here, so what happens at which border is decided.
@@ -413,6 +438,29 @@ async fn salted_in(context: &mut GgmlContext, salt: &[u8], ids: &[i64]) -> (Vec<
     let (floats, _) = logits.data.as_chunks::<4>();
     let logits = floats.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
     (logits, get("cached_tokens").to_i64("cached_tokens").unwrap()[0])
+}
+
+/// Requests in flight have sequences that follow each other; what is remembered moves out of their way.
+#[tokio::test]
+async fn what_is_remembered_makes_way_and_is_still_known() {
+    let rig = rig(settings());
+    let prompts: Vec<Vec<i64>> =
+        (0..5).map(|n| tokenize(&format!("{n}: {}", PROMPT.repeat(2)))).collect();
+    for ids in &prompts {
+        assert_eq!(salted(&rig.graph, "c", b"a", ids).await.1, 0);
+    }
+    // Sequence 1 was used last, so that nobody else is given it; the next are given 0, and then 2.
+    let remembered = &prompts[1];
+    let (expected, cached) = salted(&rig.graph, "c", b"a", remembered).await;
+    assert_eq!(cached, remembered.len() as i64 - 1);
+    let mut both = [(); 2].map(|()| rig.graph.init_context("c".into(), None));
+    for (context, salt) in both.iter_mut().zip([b"b", b"c"]) {
+        assert_eq!(salted_in(context, salt, &prompts[4]).await.1, 0);
+    }
+    let (found, cached) = salted(&rig.graph, "c", b"a", remembered).await;
+    assert_eq!(cached, remembered.len() as i64 - 1, "moved, and not lost");
+    assert_near(&found, &expected);
+    assert_eq!(salted(&rig.graph, "c", b"a", &prompts[2]).await.1, 0, "given away instead");
 }
 
 #[tokio::test]
