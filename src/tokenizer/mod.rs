@@ -148,7 +148,7 @@ fn most_bytes_per_token(tokenizer: &tokenizers::Tokenizer, pieces: &Pieces) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{byte_fallback, byte_level};
+    use crate::testing::{self, byte_fallback, byte_level};
 
     #[test]
     fn text_survives_a_round_trip_in_both_styles() {
@@ -162,6 +162,38 @@ mod tests {
                     .collect::<Vec<_>>();
                 assert_eq!(String::from_utf8(bytes).unwrap(), *text);
             }
+        }
+    }
+
+    /// With tokens of all kinds in the text, and a normalizer, ids are those of the library alone.
+    #[test]
+    fn own_words_give_the_library_s_ids() {
+        let mut json: serde_json::Value =
+            serde_json::from_str(&testing::byte_level_json()).unwrap();
+        json["normalizer"] = serde_json::json!({"type": "NFC"});
+        let added = [("<left>", true, false), ("<right>", false, true), ("plain", false, false)];
+        for (place, (content, lstrip, rstrip)) in added.into_iter().enumerate() {
+            let token = serde_json::json!({"id": 270 + place, "content": content, "single_word": content == "plain",
+                "lstrip": lstrip, "rstrip": rstrip, "normalized": content == "plain", "special": false});
+            json["added_tokens"].as_array_mut().unwrap().push(token);
+        }
+        let tokenizer = Tokenizer::from_json(json.to_string().as_bytes(), 300).unwrap();
+        assert!(tokenizer.words.is_some());
+        let texts = [
+            "",
+            " ",
+            "a  <left>  b",
+            "a  <right>  b",
+            "plain explain plain.",
+            "<left><right>",
+            "hello <|im_end|> hello",
+            "<|im_start|><|im_end|>",
+            "e\u{301}  hello\n\n <|im_end|>\n",
+            "x<|im_end|",
+        ];
+        for text in texts.iter().chain(WARM_UP) {
+            let expected = tokenizer.inner.encode_fast(*text, false).unwrap();
+            assert_eq!(tokenizer.encode(text).unwrap(), expected.get_ids(), "{text:?}");
         }
     }
 

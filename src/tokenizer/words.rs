@@ -63,7 +63,7 @@ impl Words {
         }
         for step in after {
             let left_out = characters_left_out(step)?;
-            let is_left_out = |kept: &Option<char>| kept.is_some_and(|c| left_out(c));
+            let is_left_out = |kept: &Option<char>| kept.is_some_and(&left_out);
             alphabet.iter_mut().filter(|kept| is_left_out(kept)).for_each(|kept| *kept = None);
         }
         Some(Self { steps, alphabet })

@@ -1,4 +1,4 @@
-//! Holds a derived tokenizer against llama.cpp's own.
+//! Holds a derived tokenizer, as the library runs it and as the component does, against llama.cpp's own.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -7,9 +7,11 @@ use spinfer_gguf::{Derived, Header, TokenizerFacts, tokenizer, write::Writer};
 use spinfer_llama::{Model, ModelParams};
 use tokenizers::Tokenizer;
 
-/// Both tokenizers of one file.
+/// All tokenizers of one file.
 pub struct Pair {
     pub derived: Tokenizer,
+    /// The same, with the component's own splitting of text.
+    component: spinfer::tokenizer::Tokenizer,
     pub facts: TokenizerFacts,
     pub llama: Model,
 }
@@ -19,9 +21,12 @@ impl Pair {
         let header = Header::read(path).unwrap();
         let Derived { tokenizer_json, facts } = tokenizer::derive(&header).unwrap();
         let derived = Tokenizer::from_str(&tokenizer_json).unwrap();
+        let vocab_size = facts.vocab_size as usize;
+        let json = tokenizer_json.as_bytes();
+        let component = spinfer::tokenizer::Tokenizer::from_json(json, vocab_size).unwrap();
         let params = ModelParams { vocab_only: true, ..ModelParams::default() };
         let llama = Model::load(path, &params).unwrap();
-        Self { derived, facts, llama }
+        Self { derived, component, facts, llama }
     }
 
     pub fn write(file: &Writer) -> Self {
@@ -37,16 +42,20 @@ impl Pair {
         encoding.get_ids().iter().map(|&id| id as i32).collect()
     }
 
-    /// Asserts that both give every text the same ids, with special tokens' texts parsed or not.
+    /// Asserts that all give every text the same ids, with special tokens' texts parsed or not (the component
+    /// always parses them).
     pub fn assert_same_ids(&mut self, name: &str, texts: &[String]) {
         for parse_special in [true, false] {
             self.derived.set_encode_special_tokens(!parse_special);
             let mut wrong = Vec::new();
             for text in texts {
                 let expected = self.llama.tokenize(text, false, parse_special).unwrap();
-                let found = self.ids(text);
-                if found != expected {
-                    wrong.push((text, found, expected));
+                let of_component = self.component.encode(text).unwrap();
+                let of_component = of_component.into_iter().map(|id| id as i32).collect();
+                for found in [Some(self.ids(text)), parse_special.then_some(of_component)] {
+                    if let Some(found) = found.filter(|found| *found != expected) {
+                        wrong.push((text, found, expected.clone()));
+                    }
                 }
             }
             self.derived.set_encode_special_tokens(false);

@@ -49,7 +49,7 @@ pub const MEASURES: &[Measure] = &[
     Measure {
         name: "decode",
         columns: &[rate("decode, one stream", "tok/s")],
-        times: 1,
+        times: 3,
         take: |peer, prompts| vec![peer.client().stream(&prompts.short(1)[0], 128, &GREEDY).rate()],
     },
     Measure {
@@ -79,13 +79,13 @@ pub const MEASURES: &[Measure] = &[
     Measure {
         name: "streams_4",
         columns: &together("4 streams together"),
-        times: 1,
+        times: 3,
         take: |peer, prompts| streams(peer, &prompts.short(4), &GREEDY),
     },
     Measure {
         name: "streams_8",
         columns: &together("8 streams together"),
-        times: 1,
+        times: 2,
         take: |peer, prompts| streams(peer, &prompts.short(8), &GREEDY),
     },
     Measure {
