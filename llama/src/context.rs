@@ -365,6 +365,7 @@ fn attach_threadpools(
     pools
 }
 
-/// How long idle threads look for the next step: 131,072 times a pause of the CPU's, some 3 to 8 ms, which is
-/// longer than a guest needs between two tokens. ggml's own default, 50, is a third of a second on Intel's.
+/// How long idle threads look for the next step: 131,072 pauses of the CPU's, some milliseconds, which is
+/// longer than a guest needs between two tokens. ggml's own default, 50, takes a core from others for
+/// long after the last step.
 const WATCHFUL: u32 = 1;

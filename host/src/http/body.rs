@@ -138,8 +138,9 @@ where
 {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if std::mem::take(&mut self.unsent) {
-            // Connections send what they have when there is no more for now. If the guest went on before that, and
-            // asked for its next step, what is to be sent would wait for a core while the step is computed.
+            // Connections send what they have when there is no more for now. If the guest went on
+            // before that, and asked for its next step, what is to be sent would wait for a core
+            // while the step is computed.
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use spinfer_tests::measure::quantile;
+use spinfer_tests::measure::{median, quantile};
 
 use crate::measures::Column;
 
@@ -52,7 +52,7 @@ impl fmt::Display for Table {
         for line in &self.lines {
             let of = |peer: usize| {
                 let values: Vec<f64> = line.rounds.iter().map(|round| round[peer]).collect();
-                quantile(&values, 0.5)
+                median(&values)
             };
             let ratios: Vec<f64> = line.rounds.iter().map(|[ours, theirs]| ours / theirs).collect();
             let ratio = |share| quantile(&ratios, share);

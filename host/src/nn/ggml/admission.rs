@@ -100,23 +100,18 @@ impl<T> Admission<T> {
         (0..self.count).contains(&sequence) && !self.is_free(sequence)
     }
 
-    /// Where a sequence that is held without a neighbour had better be: of the free ones beside another that
-    /// is held, the one that was released the longest ago. None: where it is.
-    pub fn better_place(&self, lonely: SequenceId) -> Option<SequenceId> {
-        let beside_others = |id: SequenceId| {
+    /// Moves a sequence that is held without a neighbour beside another that is held: to the free one
+    /// there that was released the longest ago, whose place among the free ones it takes. Where it is
+    /// now; none: where it was.
+    pub fn bring_together(&mut self, lonely: SequenceId) -> Option<SequenceId> {
+        let beside_others = |id: &SequenceId| {
             [id - 1, id + 1].into_iter().any(|beside| beside != lonely && self.is_held(beside))
         };
-        if beside_others(lonely) {
+        if beside_others(&lonely) {
             return None;
         }
-        self.free.iter().copied().find(|free| beside_others(*free))
-    }
-
-    /// Takes a free sequence out; `instead` takes its place among those that are free. False when the
-    /// sequence isn't free; nothing has changed then.
-    pub fn swap(&mut self, sequence: SequenceId, instead: SequenceId) -> bool {
-        let place = self.free.iter_mut().find(|free| **free == sequence);
-        place.map(|place| *place = instead).is_some()
+        let place = self.free.iter().position(beside_others)?;
+        Some(std::mem::replace(&mut self.free[place], lonely))
     }
 
     /// Takes a free sequence out, and `instead` back, which will be the next to be given away. False
@@ -294,10 +289,9 @@ mod tests {
         }
         // Held: 2 and 6. Free, the oldest first: 4, 1, 3, 7, 0, 5.
         [4, 1, 3, 7, 0, 5].into_iter().for_each(|id| admission.release([id]));
-        assert_eq!(admission.better_place(6), Some(1));
-        assert_eq!(admission.better_place(2), Some(7));
-        assert!(admission.swap(1, 6) && admission.is_free(6) && !admission.swap(1, 6));
-        assert_eq!(admission.better_place(1), None, "2 is beside it");
+        assert_eq!(admission.bring_together(6), Some(1));
+        assert!(admission.is_free(6) && !admission.is_free(1));
+        assert_eq!(admission.bring_together(1), None, "2 is beside it");
         // 6 is where 1 was: after 4, before 3.
         let order: Vec<_> = (0..6)
             .map(|_| {

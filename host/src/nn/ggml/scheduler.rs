@@ -462,9 +462,7 @@ impl Scheduler {
     /// sequence that was there moves away, once.
     fn bring_together(&mut self, sequences: &mut [SequenceId]) {
         for sequence in sequences {
-            if let Some(better) = self.admission.better_place(*sequence)
-                && self.admission.swap(better, *sequence)
-            {
+            if let Some(better) = self.admission.bring_together(*sequence) {
                 self.memory.relocate(better, *sequence);
                 *sequence = better;
             }
