@@ -1,6 +1,6 @@
 //! The component's settings: application variables, each with a default.
 
-use spinfer_protocol::AllowedOrigins;
+use spinfer_protocol::{AllowedOrigins, ApiKeys};
 
 use crate::request::MAX_PROMPTS;
 
@@ -19,8 +19,10 @@ pub struct Settings {
     pub max_echo_bytes: usize,
     /// The model of requests about tokens that name none. Not needed where there is only one.
     pub default_model: Option<String>,
-    /// Whose web pages may read answers.
-    pub allowed_origins: AllowedOrigins,
+    /// Who may ask.
+    pub api_keys: ApiKeys,
+    /// Whose web pages may read answers; none: those that [`AllowedOrigins::default_with`] the keys says.
+    pub allowed_origins: Option<AllowedOrigins>,
 }
 
 impl Default for Settings {
@@ -32,20 +34,22 @@ impl Default for Settings {
             max_logprobs: 1 << 18,
             max_echo_bytes: 16 << 20,
             default_model: None,
-            allowed_origins: AllowedOrigins::default(),
+            api_keys: ApiKeys::default(),
+            allowed_origins: None,
         }
     }
 }
 
 impl Settings {
     /// The variables.
-    pub const NAMES: [&str; 7] = [
+    pub const NAMES: [&str; 8] = [
         "max_body_bytes",
         "max_prompts",
         "max_choices",
         "max_logprobs",
         "max_echo_bytes",
         "default_model",
+        "api_keys",
         "allowed_origins",
     ];
 
@@ -66,14 +70,23 @@ impl Settings {
             "max_logprobs" => self.max_logprobs = number(name, value, usize::MAX)?,
             "max_echo_bytes" => self.max_echo_bytes = number(name, value, usize::MAX)?,
             "default_model" => self.default_model = Some(value.to_owned()),
+            "api_keys" => self.api_keys = ApiKeys::parse(value).map_err(in_variable(name))?,
             "allowed_origins" => {
-                self.allowed_origins = AllowedOrigins::parse(value)
-                    .map_err(|error| format!("The variable {name}: {error}."))?;
+                self.allowed_origins = AllowedOrigins::parse(value).map_err(in_variable(name))?;
             }
             _ => return Err(format!("There is no variable {name}.")),
         }
         Ok(())
     }
+
+    /// Whose web pages may read answers.
+    pub fn origins(&self) -> AllowedOrigins {
+        self.allowed_origins.clone().unwrap_or_else(|| AllowedOrigins::default_with(&self.api_keys))
+    }
+}
+
+fn in_variable(name: &str) -> impl Fn(String) -> String {
+    move |error| format!("The variable {name}: {error}.")
 }
 
 fn number(name: &str, value: &str, most: usize) -> Result<usize, String> {
@@ -112,7 +125,8 @@ mod tests {
                 max_logprobs: 7,
                 max_echo_bytes: 7,
                 default_model: Some("7".into()),
-                allowed_origins: AllowedOrigins::Any,
+                api_keys: ApiKeys::parse("7").unwrap(),
+                allowed_origins: Some(AllowedOrigins::Any),
             }
         );
     }
@@ -125,6 +139,7 @@ mod tests {
             ("max_body_bytes", "0"),
             ("max_prompts", "2049"),
             ("max_choices", "-1"),
+            ("api_keys", "two words"),
             ("allowed_origins", "example.org"),
             ("max_rows", "1"),
         ] {

@@ -241,6 +241,99 @@ fn a_signal_lets_running_requests_end() {
     assert_eq!(status.code(), Some(0), "{output}");
 }
 
+/// Tells a server to load its models again, and waits until it has said how that went.
+fn reload(server: &Server, outcome: &str) {
+    let said = || server.output().matches(outcome).count();
+    let before = said();
+    let hangup = Command::new("kill").args(["-HUP", &server.pid().to_string()]).status().unwrap();
+    assert!(hangup.success());
+    server.wait_for(|output| output.matches(outcome).count() > before);
+}
+
+#[test]
+fn models_are_loaded_again_at_sighup() {
+    let (new, old) =
+        ("new models and components answer now", "the old models and components go on");
+    let models = models_with(None);
+    let file = models.path().join("bad/model.gguf");
+    std::os::unix::fs::symlink(weights(MODEL), &file).unwrap();
+    let server = Server::start(&setup(models.path()));
+    let ask = |model: &str| {
+        server.complete(&json!({"model": model, "prompt": "Once", "max_tokens": 2})).status
+    };
+    assert_eq!((ask("bad"), ask("nickname")), (200, 404));
+
+    fs::write(models.path().join("bad/model.toml"), "aliases = [\"nickname\"]").unwrap();
+    let long =
+        json!({"model": "bad", "prompt": "1, 2, 3, 4,", "max_tokens": 100, "temperature": 0});
+    let mut running = server.stream(&long);
+    assert!(running.next().is_some());
+    reload(&server, new);
+    assert_eq!((ask("bad"), ask("nickname")), (200, 200));
+    assert_eq!(running.last().as_deref(), Some("[DONE]"), "it ends on the old model");
+
+    fs::remove_file(&file).unwrap();
+    fs::write(&file, "no model").unwrap();
+    reload(&server, old);
+    server.wait_for_line(|line| line.contains(old) && line.contains("bad/model.gguf"));
+    assert_eq!((ask("bad"), ask("nickname")), (200, 200));
+
+    fs::remove_file(&file).unwrap();
+    fs::remove_file(models.path().join("bad/model.toml")).unwrap();
+    std::os::unix::fs::symlink(weights(MODEL), &file).unwrap();
+    reload(&server, new);
+    assert_eq!((ask("bad"), ask("nickname")), (200, 404));
+}
+
+#[test]
+fn models_are_listed_with_what_they_can_do() {
+    let folder = weights(MODEL);
+    let folder = folder.parent().unwrap().parent().unwrap();
+    let mut list = Command::new(spinfer_tests::server::binary());
+    let list = list.arg("models").arg(folder).output().unwrap();
+    let text = String::from_utf8(list.stdout).unwrap();
+    assert!(list.status.success(), "{text}");
+    let words =
+        [MODEL, "135 M parameters", "mostly Q4_1", "8192 tokens", "49152 tokens", "fills gaps"];
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in:\n{text}");
+    }
+}
+
+/// What `spinfer doctor` says of an application, and whether it can be served.
+fn doctor(application: &Path) -> (bool, String) {
+    let cache = tempfile::tempdir().unwrap();
+    let mut doctor = Command::new(spinfer_tests::server::binary());
+    doctor.args(["doctor", "--listen", "127.0.0.1:0", "--from"]).arg(application);
+    let output = doctor.arg("--cache-dir").arg(cache.path().join("cache")).output().unwrap();
+    (output.status.success(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn the_doctor_says_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("models").join(MODEL);
+    let component = spinfer_tests::server::component();
+    let manifest = format!(
+        "spin_manifest_version = 2\napplication = {{ name = \"app\" }}\n\
+         [[trigger.http-nn]]\nroute = \"/...\"\ncomponent = \"c\"\n\
+         [component.c]\nsource = {component:?}\nai_models = [{MODEL:?}]\n"
+    );
+    let path = folder.path().join("spin.toml");
+    fs::write(&path, &manifest).unwrap();
+    fs::create_dir_all(&model).unwrap();
+    let (fine, said) = doctor(&path);
+    assert!(!fine && said.contains(&format!("{MODEL}: there is no")), "{said}");
+    std::os::unix::fs::symlink(weights(MODEL), model.join("model.gguf")).unwrap();
+    let (fine, said) = doctor(&path);
+    assert!(fine && !said.contains("MISSING"), "{said}");
+    fs::write(&path, manifest.replace("spinfer.wasm", "missing.wasm")).unwrap();
+    let (fine, said) = doctor(&path);
+    assert!(!fine && said.contains("missing.wasm"), "{said}");
+    let (fine, said) = doctor(Path::new("/nowhere/spin.toml"));
+    assert!(!fine && said.contains("/nowhere/spin.toml"), "{said}");
+}
+
 #[test]
 fn help_says_what_there_is() {
     let help =

@@ -54,6 +54,11 @@ impl Cache {
         Ok(cache)
     }
 
+    /// Its folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// A folder in the cache, made if it isn't there.
     pub fn dir(&self, name: &str) -> anyhow::Result<PathBuf> {
         let dir = self.root.join(name);

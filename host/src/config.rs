@@ -1,5 +1,5 @@
-//! The runtime configuration: a TOML file whose table `[nn]` says how models are run. Every value has
-//! a default.
+//! The runtime configuration: a TOML file whose table `[nn]` says how models are run, and which may have
+//! values of variables. Every value has a default.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,8 +7,10 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Deserialize;
 
+use crate::app::Provider;
 use crate::component::engine::TICK;
 use crate::component::state::Limits;
+use crate::toml_file;
 
 /// The longest sequence that can be asked for, in tokens.
 pub const LONGEST_CONTEXT: u32 = 1 << 20;
@@ -20,6 +22,12 @@ pub struct RuntimeConfig {
     /// How models are run.
     #[serde(default)]
     pub nn: NnConfig,
+    /// Where values of variables come from, too.
+    #[serde(default, alias = "variable_provider", alias = "config_provider")]
+    pub variables_provider: Vec<Provider>,
+    /// The folder of the file, which paths in it are relative to.
+    #[serde(skip)]
+    pub folder: PathBuf,
 }
 
 /// The table `[nn]`.
@@ -150,19 +158,13 @@ impl RuntimeConfig {
     /// Reads the file, or gives the defaults when there is none.
     pub fn load(path: Option<&Path>) -> anyhow::Result<Self> {
         let Some(path) = path else { return Ok(Self::default()) };
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("can't read the runtime configuration {}", path.display()))?;
-        let mut config = Self::parse(&text)
+        let mut config: Self = toml_file::read(path, "the runtime configuration")?;
+        config
+            .nn
+            .check()
             .with_context(|| format!("in the runtime configuration {}", path.display()))?;
-        if let (Some(models), Some(folder)) = (&config.nn.models, path.parent()) {
-            config.nn.models = Some(folder.join(models));
-        }
-        Ok(config)
-    }
-
-    fn parse(text: &str) -> anyhow::Result<Self> {
-        let config: Self = toml::from_str(text)?;
-        config.nn.check()?;
+        config.folder = path.parent().unwrap_or(Path::new("")).to_owned();
+        config.nn.models = config.nn.models.map(|models| config.folder.join(models));
         Ok(config)
     }
 }
@@ -171,22 +173,66 @@ impl RuntimeConfig {
 mod tests {
     use super::*;
 
+    fn load(text: &str) -> anyhow::Result<RuntimeConfig> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("runtime.toml");
+        std::fs::write(&path, text).unwrap();
+        RuntimeConfig::load(Some(&path))
+    }
+
     #[test]
     fn everything_has_a_default() {
-        assert_eq!(RuntimeConfig::parse("").unwrap(), RuntimeConfig::default());
-        let config = RuntimeConfig::parse("[nn]\nsequences = 4\n").unwrap();
+        assert_eq!(load("").unwrap().nn, NnConfig::default());
+        assert_eq!(RuntimeConfig::load(None).unwrap(), RuntimeConfig::default());
+        let config = load("[nn]\nsequences = 4\n").unwrap();
         assert_eq!(config.nn, NnConfig { sequences: 4, ..NnConfig::default() });
     }
 
     #[test]
+    fn paths_are_relative_to_the_file() {
+        let config = load("[nn]\nmodels = \"m\"").unwrap();
+        assert_eq!(config.nn.models, Some(config.folder.join("m")));
+        assert!(config.folder.is_absolute());
+    }
+
+    #[test]
+    fn providers_of_variables_are_read_under_all_of_their_names() {
+        for name in ["variables_provider", "variable_provider", "config_provider"] {
+            let text = format!(
+                "[[{name}]]\ntype = \"static\"\nvalues = {{ a = \"1\" }}\n[[{name}]]\ntype = \"env\"\nprefix = \"P\""
+            );
+            let expected = [
+                Provider::Static { values: [("a".to_owned(), "1".to_owned())].into() },
+                Provider::Env { prefix: Some("P".into()), dotenv_path: None },
+            ];
+            assert_eq!(load(&text).unwrap().variables_provider, expected);
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
-        let error = |text| format!("{:#}", RuntimeConfig::parse(text).unwrap_err());
-        assert!(error("[nn]\nsequence = 4").contains("unknown field `sequence`"));
-        assert!(error("[nm]\n").contains("unknown field `nm`"));
-        assert!(error("[nn]\nsequences = 0").contains("nn.sequences is 0, but must be 1 to 256"));
-        assert!(error("[nn]\nsequences = 64\nbatch = 32").contains("must be 64 to"));
-        assert!(error("[nn]\nthreads = \"two\"").contains("threads"));
-        assert!(error("[nn]\nlongest_wait = nan").contains("longest_wait"));
-        assert!(error("[nn]\ngather = 5").contains("nn.gather is 5, but must be 0 to 1 second"));
+        for (text, words) in [
+            ("[nn]\nsequence = 4", &["line 2", "`sequence`", "did you mean `sequences`?"] as &[_]),
+            ("[nm]\n", &["line 1", "did you mean `nn`?"]),
+            ("[nn]\nsequences = 0", &["nn.sequences is 0, but must be 1 to 256"]),
+            ("[nn]\nsequences = 64\nbatch = 32", &["must be 64 to"]),
+            (
+                "[nn]\n\nthreads = \"two\"",
+                &["line 3", "invalid type: string \"two\", expected u32"],
+            ),
+            ("[nn]\nlongest_wait = nan", &["longest_wait"]),
+            ("[nn]\ngather = 5", &["nn.gather is 5, but must be 0 to 1 second"]),
+            (
+                "[[variables_provider]]\ntype = \"stattic\"",
+                &["`stattic`", "did you mean `static`?"],
+            ),
+            ("[nn", &["line 1"]),
+        ] {
+            let error = format!("{:#}", load(text).unwrap_err());
+            for word in words.iter().chain(&["runtime.toml"]) {
+                assert!(error.contains(word), "{word:?} is not in {error:?}");
+            }
+            assert!(!error.contains('\n'), "{error}");
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! Cross-origin requests: which web pages may read answers, and the headers that tell browsers so
 //! (the CORS protocol of the Fetch standard).
 
+use crate::ApiKeys;
+
 /// Whose web pages may use the server: the application variable `allowed_origins`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllowedOrigins {
     /// Pages from this machine: `localhost`, `127.0.0.0/8` and `[::1]`, any scheme and port. Any
-    /// other page that the user happens to visit could use a local model otherwise.
-    #[default]
+    /// other page that the user happens to visit could use a local model that asks for no key otherwise.
     Loopback,
     /// Any page.
     Any,
@@ -15,16 +16,25 @@ pub enum AllowedOrigins {
 }
 
 impl AllowedOrigins {
-    /// Reads the variable: empty is [`Self::Loopback`], `*` is [`Self::Any`], otherwise origins with
-    /// commas between them.
+    /// Whose pages may where the variable says nothing: any, once the server asks for keys, since a page
+    /// has none unless its user gives it one.
+    pub fn default_with(keys: &ApiKeys) -> Self {
+        match keys.is_empty() {
+            true => Self::Loopback,
+            false => Self::Any,
+        }
+    }
+
+    /// Reads the variable: `*` is [`Self::Any`], otherwise origins with commas between them; nothing if
+    /// it is empty.
     ///
     /// # Errors
     ///
     /// A sentence that names what is no origin.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Option<Self>, String> {
         match text.trim() {
-            "" => return Ok(Self::Loopback),
-            "*" => return Ok(Self::Any),
+            "" => return Ok(None),
+            "*" => return Ok(Some(Self::Any)),
             _ => {}
         }
         let origins = text.split(',').map(str::trim).filter(|origin| !origin.is_empty());
@@ -40,7 +50,7 @@ impl AllowedOrigins {
                 )),
             })
             .collect::<Result<_, _>>()
-            .map(Self::Listed)
+            .map(|origins| Some(Self::Listed(origins)))
     }
 
     /// Whether pages of that origin may read answers.
@@ -135,14 +145,22 @@ mod tests {
 
     #[test]
     fn the_variable_has_three_forms() {
-        assert_eq!(AllowedOrigins::parse(" "), Ok(AllowedOrigins::Loopback));
-        assert_eq!(AllowedOrigins::parse("*"), Ok(AllowedOrigins::Any));
+        assert_eq!(AllowedOrigins::parse(" "), Ok(None));
+        assert_eq!(AllowedOrigins::parse("*"), Ok(Some(AllowedOrigins::Any)));
         let listed = AllowedOrigins::parse("https://A.example, http://b.example:8080,").unwrap();
+        let listed = listed.unwrap();
         assert!(listed.allows("https://a.example") && listed.allows("http://b.example:8080"));
         assert!(!listed.allows("http://a.example") && !listed.allows("http://localhost"));
         for bad in ["example.org", "https://a/b", "https://", "https://*.org", "*, https://a"] {
             assert!(AllowedOrigins::parse(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn with_keys_any_page_may_by_default() {
+        let with = |keys| AllowedOrigins::default_with(&ApiKeys::parse(keys).unwrap());
+        assert_eq!(with(""), AllowedOrigins::Loopback);
+        assert_eq!(with("k"), AllowedOrigins::Any);
     }
 
     #[test]

@@ -63,6 +63,12 @@ impl ApiError {
         }
     }
 
+    /// 401 for a caller without a key that is known. The answer needs the header
+    /// `WWW-Authenticate: Bearer`.
+    pub fn unauthorized(message: impl Into<String>) -> Self {
+        Self::new(401, ErrorKind::InvalidRequestError, message).with_code("invalid_api_key")
+    }
+
     /// 403 for a request by a name of another machine, where only this one's are answered to.
     pub fn forbidden_host(host: &str) -> Self {
         let message = format!(

@@ -34,7 +34,7 @@ async fn handle(request: Request) -> Response {
         Ok(settings) => settings,
         Err(error) => return refuse(&error.into(), Vec::new()),
     };
-    let origins = settings.allowed_origins.clone();
+    let origins = settings.origins();
     let asked = header(request.headers(), "access-control-request-headers");
     let headers = origins.answer_headers(origin.as_deref());
     match answer(request, &settings).await {
@@ -56,12 +56,13 @@ async fn handle(request: Request) -> Response {
 async fn answer(request: Request, settings: &Settings) -> Result<Reply<nn::Context>, RouteError> {
     let (head, body) = request.into_parts();
     let target = head.uri.path_and_query().map_or("", |target| target.as_str());
+    let key = header(&head.headers, "authorization");
+    settings.api_keys.admit(head.method.as_str(), head.uri.path(), key.as_deref())?;
     let endpoint = http::route(head.method.as_str(), target)?;
     let body = match endpoint.takes_body() {
         true => body::read(&head.headers, body, settings.max_body_bytes).await?,
         false => Vec::new(),
     };
-    let key = header(&head.headers, "authorization");
     Ok(service::respond(endpoint, &body, settings, &Wasi { key }).await?)
 }
 
@@ -69,6 +70,7 @@ fn refuse(refused: &RouteError, mut headers: response::Headers) -> Response {
     let error = &refused.error;
     log(error);
     headers.extend(refused.allow.map(|allow| ("allow", allow.to_owned())));
+    headers.extend((error.status == 401).then(|| ("www-authenticate", "Bearer".to_owned())));
     headers.extend(error.retry_after.map(|seconds| ("retry-after", seconds.to_string())));
     response::json(error.status, headers, error.to_json())
 }

@@ -70,6 +70,12 @@ impl Server {
         read(agent().get(format!("{}{path}", self.url)).call().expect("an answer"))
     }
 
+    /// `GET path` with a header.
+    pub fn get_with(&self, path: &str, name: &str, value: &str) -> Answer {
+        let request = agent().get(format!("{}{path}", self.url)).header(name, value);
+        read(request.call().expect("an answer"))
+    }
+
     /// `GET path` as soon as the server listens.
     ///
     /// # Panics

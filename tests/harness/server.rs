@@ -27,6 +27,24 @@ pub struct Setup {
     pub cache: PathBuf,
     /// The component; by default the one that was built.
     pub component: PathBuf,
+    /// The application, instead of one with that component alone.
+    pub application: Option<Application>,
+}
+
+/// An application that a test has made.
+#[derive(Clone)]
+pub enum Application {
+    /// Its `spin.toml`, for `spinfer up`.
+    Manifest(PathBuf),
+    /// What `spin up` has made of one, in a file, for the plugin.
+    Locked(PathBuf),
+    /// Its `spin.toml`, for a real `spin` with this data folder.
+    BySpin {
+        /// `spin.toml`.
+        manifest: PathBuf,
+        /// Where the plugin is installed.
+        data: PathBuf,
+    },
 }
 
 impl Default for Setup {
@@ -38,7 +56,8 @@ impl Default for Setup {
             arguments: Vec::new(),
             environment: Vec::new(),
             cache: target().join("test-cache"),
-            component: from_env("SPINFER_COMPONENT", "wasm32-wasip2/release/spinfer.wasm"),
+            component: component(),
+            application: None,
         }
     }
 }
@@ -63,9 +82,19 @@ pub fn binary() -> PathBuf {
     from_env("SPINFER_BIN", "release/spinfer")
 }
 
+/// The component of this project.
+pub fn component() -> PathBuf {
+    from_env("SPINFER_COMPONENT", "wasm32-wasip2/release/spinfer.wasm")
+}
+
 /// The component that tells what an instance can do.
 pub fn probe() -> PathBuf {
     from_env("SPINFER_PROBE", "wasm32-wasip2/release/spinfer_probe.wasm")
+}
+
+/// The same of WASI 0.2.
+pub fn probe_p2() -> PathBuf {
+    from_env("SPINFER_PROBE_P2", "wasm32-wasip2/release/spinfer_probe_p2.wasm")
 }
 
 /// A server that runs until it is dropped, or until the tests' process ends however it ends.
@@ -114,15 +143,17 @@ impl Server {
 
     fn spawn(setup: &Setup) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        std::fs::write(folder.path().join("spin.toml"), manifest(setup)).expect("spin.toml");
         let runtime = folder.path().join("runtime.toml");
         let models = std::path::absolute(&setup.models).expect("the working directory is there");
         std::fs::write(&runtime, format!("[nn]\nmodels = {models:?}\n{}\n", setup.nn))
             .expect("the runtime configuration");
-        let mut program = Command::new(binary());
+        let application = setup.application.clone().unwrap_or_else(|| {
+            let path = folder.path().join("spin.toml");
+            std::fs::write(&path, manifest(setup)).expect("spin.toml");
+            Application::Manifest(path)
+        });
+        let mut program = start(&application, folder.path());
         program
-            .args(["up", "--from"])
-            .arg(folder.path().join("spin.toml"))
             .arg("--runtime-config-file")
             .arg(&runtime)
             .args(&setup.arguments)
@@ -150,6 +181,15 @@ impl Server {
                 text.lines().find(|line| find(line)).map(str::to_owned)
             })
             .unwrap_or_else(|output| panic!("the line did not come:\n{output}"))
+    }
+
+    /// Waits until the server's output is accepted.
+    ///
+    /// # Panics
+    /// When it is not within a minute.
+    pub fn wait_for(&self, accept: impl Fn(&str) -> bool) {
+        let waited = self.process.wait(Duration::from_secs(60), |text| accept(text).then_some(()));
+        waited.unwrap_or_else(|output| panic!("it did not come:\n{output}"));
     }
 
     /// The value of a metric without regard to its labels; 0 when it isn't there yet.
@@ -198,6 +238,43 @@ impl Server {
     }
 }
 
+/// How the program is started: by a person, or by `spin up`, which knows it under another name.
+fn start(application: &Application, folder: &Path) -> Command {
+    match application {
+        Application::Manifest(path) => {
+            let mut program = Command::new(binary());
+            program.args(["up", "--from"]).arg(path);
+            program
+        }
+        Application::BySpin { manifest, data } => {
+            let mut program = Command::new("spin");
+            program.args(["up", "--from"]).arg(manifest).env("SPIN_DATA_DIR", data);
+            program
+        }
+        Application::Locked(path) => {
+            let mut program = Command::new(plugin(folder));
+            program
+                .env("SPIN_LOCKED_URL", format!("file://{}", path.display()))
+                .env("SPIN_WORKING_DIR", path.parent().expect("a file has a folder"))
+                .env("SPIN_LOCAL_APP_DIR", "")
+                .env("SPIN_VERSION", "4.1.0");
+            program
+        }
+    }
+}
+
+/// The program as it is installed for Spin: by its plugin's name, in that folder.
+///
+/// # Panics
+/// When the folder can't be written.
+pub fn plugin(folder: &Path) -> PathBuf {
+    let plugin = folder.join("trigger-http-nn");
+    if !plugin.exists() {
+        std::fs::copy(binary(), &plugin).expect("a copy");
+    }
+    plugin
+}
+
 fn manifest(setup: &Setup) -> String {
     format!(
         r#"
@@ -206,6 +283,7 @@ spin_manifest_version = 2
 name = "spinfer"
 [variables]
 max_body_bytes = {{ default = "1048576" }}
+api_keys = {{ default = "", secret = true }}
 canary = {{ default = "", secret = true }}
 [[trigger.http-nn]]
 route = "/..."
@@ -215,6 +293,7 @@ source = {:?}
 ai_models = {:?}
 [component.completions.variables]
 max_body_bytes = "{{{{ max_body_bytes }}}}"
+api_keys = "{{{{ api_keys }}}}"
 canary = "{{{{ canary }}}}"
 "#,
         setup.component, setup.ai_models

@@ -21,12 +21,14 @@ pub fn component(project: &Project, tools: &BuildEnv) -> Result<()> {
     must_exist(&project.component())
 }
 
-/// The component that tells the tests what an instance can do.
-pub fn probe(project: &Project, tools: &BuildEnv) -> Result<()> {
+/// The components that tell the tests what an instance can do, of WASI 0.3 and 0.2.
+pub fn probes(project: &Project, tools: &BuildEnv) -> Result<()> {
     let mut build = cargo(project, tools, "build");
-    build.args(["--release", "--target", WASM_TARGET, "--package", "spinfer-probe"]);
+    build.args(["--release", "--target", WASM_TARGET]);
+    build.args(["--package", "spinfer-probe", "--package", "spinfer-probe-p2"]);
     cargo_must_succeed(project, &mut build)?;
-    must_exist(&project.probe())
+    must_exist(&project.probe())?;
+    must_exist(&project.probe_p2())
 }
 
 pub fn host(project: &Project, tools: &BuildEnv) -> Result<()> {

@@ -10,6 +10,7 @@ mod fresh;
 mod llama_server;
 mod models;
 mod node;
+mod plugin;
 mod process;
 mod project;
 mod python;
@@ -84,6 +85,9 @@ enum Chore {
     /// Bring what the build and the server need, without building: Wasm target, native tools, default model
     Setup,
 
+    /// Pack the host as a plugin, for `spin plugins install --file target/plugin/trigger-http-nn.json`
+    Plugin,
+
     /// Fetch a model into models/, where `up` serves it
     Model {
         #[arg(value_name = "ID", default_value = models::DEFAULT.id, value_parser = models::by_id)]
@@ -128,6 +132,14 @@ fn run(chore: Chore) -> Result<ExitCode> {
                 );
                 eprint!("{exports}");
             }
+            Ok(ExitCode::SUCCESS)
+        }
+        Chore::Plugin => {
+            checks::disk_has_room(&project, checks::Work::Serve)?;
+            build_what_changed(&project)?;
+            let manifest = plugin::pack(&project)?;
+            report::say("packed; with it, `spin up` runs the application:");
+            eprintln!("spin plugins install --yes --file {}", project.show(&manifest));
             Ok(ExitCode::SUCCESS)
         }
         Chore::Model { model } => {

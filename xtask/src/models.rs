@@ -266,7 +266,7 @@ fn copy(mut from: File, mut sink: impl FnMut(&[u8]) -> io::Result<()>) -> io::Re
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -75,6 +75,11 @@ impl Project {
         self.target.join(WASM_TARGET).join("release/spinfer_probe.wasm")
     }
 
+    /// The one of WASI 0.2, once built.
+    pub fn probe_p2(&self) -> PathBuf {
+        self.target.join(WASM_TARGET).join("release/spinfer_probe_p2.wasm")
+    }
+
     /// A path as a person in the repository would write it.
     pub fn show<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
         path.strip_prefix(&self.root).unwrap_or(path).display()

@@ -22,19 +22,39 @@ use crate::tools::BuildEnv;
 struct Choice<'a> {
     ignored_too: bool,
     filter: Option<&'a str>,
-    /// Whether the test that needs Node can be run.
-    node: bool,
+    /// Tests that can't be run, for want of a program.
+    unusable: Vec<Needy>,
+}
+
+/// A test that needs a program which isn't fetched.
+#[derive(Clone, Copy)]
+struct Needy {
+    test: &'static str,
+    needs: &'static str,
+    is_there: fn() -> bool,
+}
+
+const NEEDY: [Needy; 2] = [
+    Needy { test: node::TEST, needs: "Node 20 or later, and npm", is_there: node::is_usable },
+    Needy { test: "real_spin", needs: "`spin` on the PATH", is_there: spin_is_usable },
+];
+
+fn spin_is_usable() -> bool {
+    process::succeeds(Command::new("spin").arg("--version"))
 }
 
 impl Choice<'_> {
-    /// Whether a test that would be run is left out for want of Node.
-    fn misses_node(&self) -> bool {
-        !self.node && self.filter.is_none_or(|filter| node::TEST.contains(filter))
+    /// Tests that would be run, and are left out.
+    fn missed(&self) -> impl Iterator<Item = &Needy> {
+        self.unusable
+            .iter()
+            .filter(|needy| self.filter.is_none_or(|filter| needy.test.contains(filter)))
     }
 }
 
 pub fn run(project: &Project, ignored_too: bool, filter: Option<&str>) -> Result<ExitCode> {
-    let choice = Choice { ignored_too, filter, node: node::is_usable() };
+    let unusable = NEEDY.into_iter().filter(|needy| !(needy.is_there)()).collect();
+    let choice = Choice { ignored_too, filter, unusable };
     let mut stages = Stages::default();
     let mut tally = Tally::default();
     run_stages(project, &choice, &mut stages, &mut tally);
@@ -67,6 +87,8 @@ pub enum Bench {
     LongPrompt,
     /// What a new instance costs
     InstanceStart,
+    /// Whether the time of a wrong key tells how much of it is right
+    Keys,
 }
 
 impl Bench {
@@ -78,6 +100,7 @@ impl Bench {
             Self::Gather => "gather",
             Self::LongPrompt => "long_prompt",
             Self::InstanceStart => "instance_start",
+            Self::Keys => "keys",
         }
     }
 }
@@ -112,7 +135,7 @@ fn run_stages(project: &Project, choice: &Choice, stages: &mut Stages, tally: &m
 
     let component = stages.run("build the component", || {
         builds::component(project, &tools)?;
-        builds::probe(project, &tools)
+        builds::probes(project, &tools)
     });
     let host = stages.run("build the host", || builds::host(project, &tools));
     if lint {
@@ -215,8 +238,8 @@ fn cargo_test(
     if kind.contains(&"--test") {
         // Each of these has servers of its own, whose threads spin while they wait for each other.
         command.arg("--test-threads=1");
-        if choice.misses_node() {
-            report::say(&format!("{} is skipped: it needs Node 20 or later, and npm", node::TEST));
+        for Needy { test, needs, .. } in choice.missed() {
+            report::say(&format!("{test} is skipped: it needs {needs}"));
             tally.skipped += 1;
         }
     }
@@ -238,9 +261,7 @@ fn cargo_test(
 fn harness_args<'a>(choice: &Choice<'a>) -> Vec<&'a str> {
     let mut args = Vec::from_iter(choice.filter);
     args.extend(choice.ignored_too.then_some("--include-ignored"));
-    if !choice.node {
-        args.extend(["--skip", node::TEST]);
-    }
+    args.extend(choice.unusable.iter().flat_map(|needy| ["--skip", needy.test]));
     args
 }
 
@@ -250,6 +271,7 @@ fn test_environment(project: &Project, command: &mut Command) {
         .env("SPINFER_BIN", project.host())
         .env("SPINFER_COMPONENT", project.component())
         .env("SPINFER_PROBE", project.probe())
+        .env("SPINFER_PROBE_P2", project.probe_p2())
         .env("SPINFER_TEST_MODELS", Place::Tests.folder(project))
         .env("SPINFER_TEST_PYTHON", Venv::of_clients(project).python())
         .env("SPINFER_TEST_NODE_MODULES", node::modules(project));
@@ -261,16 +283,20 @@ mod tests {
 
     #[test]
     fn the_harness_is_told_the_filter_and_the_slow_ones() {
-        let args = |ignored_too, filter| harness_args(&Choice { ignored_too, filter, node: true });
+        let args = |ignored_too, filter| {
+            harness_args(&Choice { ignored_too, filter, unusable: Vec::new() })
+        };
         assert_eq!(args(false, None), [] as [&str; 0]);
         assert_eq!(args(true, Some("chat")), ["chat", "--include-ignored"]);
     }
 
     #[test]
-    fn without_node_the_test_that_needs_it_is_left_out() {
-        let choice = |filter| Choice { ignored_too: false, filter, node: false };
-        assert_eq!(harness_args(&choice(None)), ["--skip", "openai_node"]);
-        assert!(choice(None).misses_node() && choice(Some("openai")).misses_node());
-        assert!(!choice(Some("stop")).misses_node());
+    fn tests_that_need_what_is_not_there_are_left_out() {
+        let choice = |filter| Choice { ignored_too: false, filter, unusable: NEEDY.to_vec() };
+        assert_eq!(harness_args(&choice(None)), ["--skip", "openai_node", "--skip", "real_spin"]);
+        let missed = |filter| choice(filter).missed().map(|needy| needy.test).collect::<Vec<_>>();
+        assert_eq!(missed(None), ["openai_node", "real_spin"]);
+        assert_eq!(missed(Some("openai")), ["openai_node"]);
+        assert!(missed(Some("stop")).is_empty());
     }
 }

@@ -8,161 +8,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
-use super::VariableSources;
-use super::template;
+use super::files::Files;
+use super::{Declaration, DeclaredComponent, Source, TRIGGER, Trigger, sha256};
+use crate::toml_file;
 
-/// The trigger type of components that are given `wasi:nn`.
-const TRIGGER: &str = "http-nn";
-
-/// An application, ready to be served.
-#[derive(Debug, Clone, PartialEq)]
-pub struct App {
-    /// Its name.
-    pub name: String,
-    /// The folder of `spin.toml`.
-    pub folder: PathBuf,
-    /// Its components, by id, as far as a route leads to them.
-    pub components: BTreeMap<String, Component>,
-    /// The routes, the most specific first.
-    pub routes: Vec<Route>,
-}
-
-/// A component.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Component {
-    /// Its file.
-    pub source: PathBuf,
-    /// Its environment.
-    pub environment: BTreeMap<String, String>,
-    /// Its variables, by name, with their values.
-    pub variables: BTreeMap<String, String>,
-    /// The ids of the models that it may use.
-    pub ai_models: BTreeSet<String>,
-}
-
-/// Which paths a component answers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
-    /// The path without a trailing `/...`.
-    pub path: String,
-    /// Whether paths below it are its own too.
-    pub wildcard: bool,
-    /// The component's id.
-    pub component: String,
-}
-
-impl Route {
-    fn parse(route: &str, component: &str) -> anyhow::Result<Self> {
-        let (path, wildcard) = match route.strip_suffix("/...") {
-            Some(path) => (path, true),
-            None => (route, false),
-        };
-        ensure!(
-            (path.is_empty() && wildcard) || path.starts_with('/'),
-            "the route {route:?} must start with /"
-        );
-        ensure!(
-            !path.contains("...") && !path.contains("/:"),
-            "the route {route:?}: only exact paths and a /... at the end are served"
-        );
-        let path = path.trim_end_matches('/').to_owned();
-        Ok(Self { path, wildcard, component: component.to_owned() })
-    }
-
-    fn matches(&self, path: &str) -> bool {
-        match path.strip_prefix(self.path.as_str()) {
-            Some("" | "/") => true,
-            Some(rest) => self.wildcard && rest.starts_with('/'),
-            None => false,
-        }
-    }
-}
-
-impl App {
-    /// Reads `spin.toml` at `path`, or in the folder `path`.
-    pub fn load(path: &Path, sources: &VariableSources) -> anyhow::Result<Self> {
-        let path = if path.is_dir() { path.join("spin.toml") } else { path.to_owned() };
-        let text = std::fs::read_to_string(&path)
-            .with_context(|| format!("can't read the application {}", path.display()))?;
-        let folder = match path.parent() {
-            Some(parent) if parent != Path::new("") => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
-        Self::parse(&text, &folder, sources).with_context(|| format!("in {}", path.display()))
-    }
-
-    fn parse(text: &str, folder: &Path, sources: &VariableSources) -> anyhow::Result<Self> {
-        let manifest: Manifest = toml::from_str(text)?;
-        ensure!(
-            manifest.spin_manifest_version == 2,
-            "spin_manifest_version is {}, but must be 2",
-            manifest.spin_manifest_version
-        );
-        let values = variable_values(&manifest.variables, sources)?;
-        let mut routes = Vec::new();
-        for (kind, triggers) in &manifest.trigger {
-            ensure!(
-                kind == TRIGGER,
-                "the trigger type {kind:?} is not served; only {TRIGGER:?} is"
-            );
-            for trigger in triggers {
-                ensure!(
-                    manifest.component.contains_key(&trigger.component),
-                    "the route {:?} leads to a component {:?} that isn't there",
-                    trigger.route,
-                    trigger.component
-                );
-                routes.push(Route::parse(&trigger.route, &trigger.component)?);
-            }
-        }
-        ensure!(!routes.is_empty(), "there is no [[trigger.{TRIGGER}]]");
-        routes.sort_by_key(|route| (std::cmp::Reverse(route.path.len()), route.wildcard));
-        for pair in routes.windows(2) {
-            ensure!(
-                (&pair[0].path, pair[0].wildcard) != (&pair[1].path, pair[1].wildcard),
-                "two triggers have the route {:?}",
-                pair[0].path
-            );
-        }
-        let used: BTreeSet<_> = routes.iter().map(|route| route.component.clone()).collect();
-        let components = manifest
-            .component
-            .into_iter()
-            .filter(|(id, _)| used.contains(id))
-            .map(|(id, table)| {
-                let component = table
-                    .into_component(folder, &values)
-                    .with_context(|| format!("component {id:?}"))?;
-                Ok((id, component))
-            })
-            .collect::<anyhow::Result<_>>()?;
-        Ok(Self { name: manifest.application.name, folder: folder.to_owned(), components, routes })
-    }
-
-    /// The route of a request's path.
-    pub fn route(&self, path: &str) -> Option<&Route> {
-        self.routes.iter().find(|route| route.matches(path))
-    }
-}
-
-fn variable_values(
-    tables: &BTreeMap<String, VariableTable>,
-    sources: &VariableSources,
-) -> anyhow::Result<BTreeMap<String, String>> {
-    for name in sources.named() {
-        ensure!(tables.contains_key(name), "the application has no variable {name:?}");
-    }
-    let mut values = BTreeMap::new();
-    for (name, table) in tables {
-        match sources.get(name).or(table.default.as_deref()) {
-            Some(value) => drop(values.insert(name.clone(), value.to_owned())),
-            None => bail!(
-                "the variable {name:?} is required: give it with --variable {name}=… or SPIN_VARIABLE_{}",
-                name.to_ascii_uppercase()
-            ),
-        }
-    }
-    Ok(values)
+/// Reads the file.
+pub(super) fn read(path: &Path) -> anyhow::Result<Declaration> {
+    let manifest: Manifest = toml_file::read(path, "the application")?;
+    let folder = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    manifest.declaration(folder).with_context(|| format!("in {}", path.display()))
 }
 
 #[derive(Deserialize)]
@@ -189,8 +46,8 @@ struct ApplicationTable {
 #[serde(deny_unknown_fields)]
 struct VariableTable {
     default: Option<String>,
-    #[serde(default, rename = "required")]
-    _required: bool,
+    #[serde(default)]
+    required: bool,
     #[serde(default, rename = "secret")]
     _secret: bool,
     #[serde(default, rename = "description")]
@@ -203,23 +60,55 @@ struct VariableTable {
 struct TriggerTable {
     #[serde(rename = "id")]
     _id: Option<String>,
-    route: String,
+    route: RouteValue,
     component: String,
+}
+
+/// A route, or that there is none.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a route must be a text, or { private = true }")]
+pub(super) enum RouteValue {
+    Route(String),
+    Private { private: bool },
+}
+
+impl RouteValue {
+    pub(super) fn into_route(self) -> anyhow::Result<Option<String>> {
+        match self {
+            Self::Route(route) => Ok(Some(route)),
+            Self::Private { private: true } => Ok(None),
+            Self::Private { private: false } => bail!("a route with `private` must have it true"),
+        }
+    }
 }
 
 /// `[component.<id>]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ComponentTable {
-    source: toml::Value,
+    source: SourceValue,
     #[serde(default)]
     environment: BTreeMap<String, String>,
     #[serde(default)]
     variables: BTreeMap<String, String>,
     #[serde(default)]
+    files: Vec<FilesValue>,
+    #[serde(default)]
+    exclude_files: Vec<String>,
+    #[serde(default)]
     ai_models: BTreeSet<String>,
     #[serde(default)]
     allowed_outbound_hosts: Vec<String>,
+    #[serde(default)]
+    allowed_http_hosts: Vec<String>,
+    #[serde(default)]
+    key_value_stores: Vec<String>,
+    #[serde(default)]
+    sqlite_databases: Vec<String>,
+    #[serde(default)]
+    dependencies: BTreeMap<String, toml::Value>,
+    #[serde(default)]
+    dependencies_inherit_configuration: bool,
     #[serde(default, rename = "description")]
     _description: Option<String>,
     #[serde(default, rename = "build")]
@@ -228,38 +117,115 @@ struct ComponentTable {
     _tool: Option<toml::Value>,
 }
 
-impl ComponentTable {
-    fn into_component(
-        self,
-        folder: &Path,
-        values: &BTreeMap<String, String>,
-    ) -> anyhow::Result<Component> {
-        let Some(source) = self.source.as_str() else {
-            bail!("source must be the path of a file: others are not served");
-        };
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a source must be the path of a file, or a table")]
+enum SourceValue {
+    Path(PathBuf),
+    Elsewhere(BTreeMap<String, String>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "files must be patterns, or tables with a source and a destination")]
+enum FilesValue {
+    Pattern(String),
+    Placed { source: PathBuf, destination: String },
+}
+
+impl Manifest {
+    fn declaration(self, folder: PathBuf) -> anyhow::Result<Declaration> {
         ensure!(
-            self.allowed_outbound_hosts.is_empty(),
-            "allowed_outbound_hosts is not served: components open no connections here"
+            self.spin_manifest_version == 2,
+            "spin_manifest_version is {}, but must be 2",
+            self.spin_manifest_version
         );
-        let variables = self
-            .variables
+        for (name, table) in &self.variables {
+            ensure!(
+                table.required != table.default.is_some(),
+                "the variable {name:?} must have a default or be required, and not both"
+            );
+        }
+        let variables =
+            self.variables.into_iter().map(|(name, table)| (name, table.default)).collect();
+        let mut triggers = Vec::new();
+        for (kind, tables) in self.trigger {
+            ensure!(
+                kind == TRIGGER,
+                "the trigger type {kind:?} is not served; only {TRIGGER:?} is, also for components that \
+                 use no models"
+            );
+            for TriggerTable { route, component, .. } in tables {
+                triggers.push(Trigger { route: route.into_route()?, component });
+            }
+        }
+        let components = self
+            .component
             .into_iter()
-            .map(|(name, value)| match template::expand(&value, values) {
-                Ok(value) => Ok((name, value)),
-                Err(reason) => bail!("variable {name:?}: {reason}"),
+            .map(|(id, table)| {
+                let component =
+                    table.declared(&folder).with_context(|| format!("component {id:?}"))?;
+                Ok((id, component))
             })
             .collect::<anyhow::Result<_>>()?;
-        Ok(Component {
-            source: folder.join(source),
+        Ok(Declaration { name: self.application.name, folder, variables, triggers, components })
+    }
+}
+
+impl ComponentTable {
+    fn declared(self, folder: &Path) -> anyhow::Result<DeclaredComponent> {
+        let names = [
+            (
+                "allowed_http_hosts (use allowed_outbound_hosts)",
+                !self.allowed_http_hosts.is_empty(),
+            ),
+            ("key_value_stores", !self.key_value_stores.is_empty()),
+            ("sqlite_databases", !self.sqlite_databases.is_empty()),
+            ("dependencies", !self.dependencies.is_empty()),
+            ("dependencies_inherit_configuration", self.dependencies_inherit_configuration),
+        ];
+        let unsupported = names.into_iter().filter(|(_, used)| *used);
+        let files = self.files.into_iter().map(|entry| match entry {
+            FilesValue::Pattern(pattern) => Files::Pattern(pattern),
+            FilesValue::Placed { source, destination } => Files::Placed { source, destination },
+        });
+        Ok(DeclaredComponent {
+            source: self.source.read(folder)?,
             environment: self.environment,
-            variables,
+            variables: self.variables,
+            files: files.collect(),
+            exclude_files: self.exclude_files,
+            direct_mounts: false,
             ai_models: self.ai_models,
+            allowed_hosts: self.allowed_outbound_hosts,
+            unsupported: unsupported.map(|(name, _)| name.to_owned()).collect(),
         })
+    }
+}
+
+impl SourceValue {
+    fn read(self, folder: &Path) -> anyhow::Result<Source> {
+        match self {
+            Self::Path(path) => Ok(Source { path: folder.join(path), sha256: None }),
+            Self::Elsewhere(mut table) => {
+                let (path, digest) = (table.remove("path"), table.remove("digest"));
+                match (path, table.keys().next()) {
+                    (_, Some(key)) => bail!(
+                        "source: `{key}` isn't supported here; give the path of a file, or a table with \
+                         its path and its digest"
+                    ),
+                    (None, None) => bail!("source: there is no path"),
+                    (Some(path), None) => Ok(Source {
+                        path: folder.join(path),
+                        sha256: digest.as_deref().map(sha256).transpose()?,
+                    }),
+                }
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{App, VariableSources};
     use super::*;
 
     const MANIFEST: &str = r#"
@@ -279,6 +245,9 @@ mod tests {
         [[trigger.http-nn]]
         route = "/v1/..."
         component = "c"
+        [[trigger.http-nn]]
+        route = { private = true }
+        component = "d"
         [component.a]
         source = "a.wasm"
         ai_models = ["m"]
@@ -286,26 +255,31 @@ mod tests {
         text = "{{ greeting }} {{ key }}"
         [component.b]
         source = "b.wasm"
+        files = ["static/*", { source = "assets", destination = "/assets" }]
+        exclude_files = ["static/secret"]
+        allowed_outbound_hosts = ["https://{{ greeting }}.example.org"]
         [component.c]
         source = "c.wasm"
         environment = { A = "1" }
+        [component.d]
+        source = "d.wasm"
+        key_value_stores = ["default"]
     "#;
 
-    fn sources(variables: &[(&str, &str)], environment: &[(&str, &str)]) -> VariableSources {
-        let owned = |pairs: &[(&str, &str)]| {
-            pairs.iter().map(|(a, b)| (a.to_string(), b.to_string())).collect::<Vec<_>>()
-        };
-        VariableSources::new(owned(variables), owned(environment))
+    fn sources(variables: &[(&str, &str)]) -> VariableSources {
+        let owned = variables.iter().map(|(a, b)| (a.to_string(), b.to_string()));
+        VariableSources::new(owned, &[], Path::new(""), &[]).unwrap()
     }
 
     fn parse(text: &str, sources: &VariableSources) -> anyhow::Result<App> {
-        App::parse(text, Path::new("/app"), sources)
+        let manifest: Manifest = toml_file::parse(text)?;
+        App::resolve(manifest.declaration("/app".into())?, "spin.toml".into(), sources)
     }
 
     #[test]
     fn the_most_specific_route_wins() {
-        let app = parse(MANIFEST, &sources(&[("key", "k")], &[])).unwrap();
-        let component = |path| app.route(path).map(|route| route.component.as_str());
+        let app = parse(MANIFEST, &sources(&[("key", "k")])).unwrap();
+        let component = |path| app.route(path).map(|found| found.route.component.as_str());
         assert_eq!(component("/v1/exact"), Some("b"));
         assert_eq!(component("/v1/exact/"), Some("b"));
         assert_eq!(component("/v1/exact/more"), Some("c"));
@@ -315,34 +289,90 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_comes_before_the_environment_and_that_before_the_default() {
-        let text =
-            |sources| parse(MANIFEST, &sources).unwrap().components["a"].variables["text"].clone();
-        assert_eq!(text(sources(&[("key", "k")], &[])), "hi k");
-        assert_eq!(text(sources(&[], &[("SPIN_VARIABLE_KEY", "e"), ("KEY", "x")])), "hi e");
-        assert_eq!(
-            text(sources(&[("key", "k"), ("greeting", "yo")], &[("SPIN_VARIABLE_GREETING", "e")])),
-            "yo k"
-        );
+    fn variables_have_values_and_templates_are_filled_in() {
+        let text = |variables: &[(&str, &str)]| {
+            parse(MANIFEST, &sources(variables)).unwrap().components["a"].variables["text"].clone()
+        };
+        assert_eq!(text(&[("key", "k")]), "hi k");
+        assert_eq!(text(&[("key", "k"), ("greeting", "yo")]), "yo k");
+        let app = parse(MANIFEST, &sources(&[("key", "k")])).unwrap();
+        assert!(app.components["b"].allowed_hosts.allow("https", "hi.example.org", 443));
+    }
+
+    #[test]
+    fn what_a_component_is_given_is_read() {
+        let app = parse(MANIFEST, &sources(&[("key", "k")])).unwrap();
+        let b = &app.components["b"];
+        let placed = Files::Placed { source: "assets".into(), destination: "/assets".into() };
+        assert_eq!(b.files, [Files::Pattern("static/*".into()), placed]);
+        assert_eq!(b.exclude_files, ["static/secret"]);
+        assert_eq!(b.source, Source { path: "/app/b.wasm".into(), sha256: None });
+        assert_eq!(app.components["c"].environment["A"], "1");
+        // Nobody reaches d, so what it needs doesn't matter.
+        assert_eq!(app.private, ["d".to_owned()].into());
+        let digest =
+            format!("source = {{ path = \"b.wasm\", digest = \"sha256:{}\" }}", "aB".repeat(32));
+        let app =
+            parse(&MANIFEST.replace("source = \"b.wasm\"", &digest), &sources(&[("key", "k")]))
+                .unwrap();
+        assert_eq!(app.components["b"].source.sha256, Some("ab".repeat(32)));
     }
 
     #[test]
     fn what_is_wrong_is_named() {
-        let with_key = sources(&[("key", "k")], &[]);
-        let error = |text: &str| format!("{:#}", parse(text, &with_key).unwrap_err());
-        let missing = format!("{:#}", parse(MANIFEST, &sources(&[], &[])).unwrap_err());
+        let with_key = sources(&[("key", "k")]);
+        let error = |from: &str, to: &str| {
+            assert!(MANIFEST.contains(from), "{from}");
+            format!("{:#}", parse(&MANIFEST.replace(from, to), &with_key).unwrap_err())
+        };
+        let missing = format!("{:#}", parse(MANIFEST, &sources(&[])).unwrap_err());
         assert!(missing.contains("\"key\" is required"), "{missing}");
-        let unknown = sources(&[("key", "k"), ("typo", "t")], &[]);
+        let unknown = sources(&[("key", "k"), ("typo", "t")]);
         assert!(format!("{:#}", parse(MANIFEST, &unknown).unwrap_err()).contains("\"typo\""));
-        assert!(error(&MANIFEST.replace("version = 2", "version = 1")).contains("must be 2"));
-        assert!(error(&MANIFEST.replace("trigger.http-nn", "trigger.redis")).contains("redis"));
-        assert!(error(&MANIFEST.replace("{{ key }}", "{{ kee }}")).contains("\"kee\""));
-        assert!(
-            error(&MANIFEST.replace("component = \"b\"", "component = \"z\"")).contains("\"z\"")
-        );
-        let files = MANIFEST.replace("ai_models = [\"m\"]", "files = [\"x\"]");
-        assert!(error(&files).contains("unknown field `files`"), "{}", error(&files));
-        let twice = MANIFEST.replace("/v1/exact", "/v1/...");
-        assert!(error(&twice).contains("two triggers"));
+        for (from, to, words) in [
+            ("version = 2", "version = 1", &["must be 2"] as &[_]),
+            ("trigger.http-nn", "trigger.redis", &["redis", "http-nn"]),
+            ("{{ key }}", "{{ kee }}", &["component \"a\"", "variable \"text\"", "\"kee\""]),
+            ("component = \"b\"", "component = \"z\"", &["/v1/exact", "\"z\""]),
+            ("files = [", "file = [", &["line 31", "`file`", "`files`"]),
+            ("/v1/exact", "/v1/...", &["\"/v1/...\"", "the same"]),
+            (
+                "route = { private = true }",
+                "route = \"/d\"",
+                &["component \"d\"", "key_value_stores"],
+            ),
+            ("{ private = true }", "{ private = false }", &["private"]),
+            ("default = \"hi\"", "default = \"hi\", required = true", &["greeting", "not both"]),
+            ("required = true, secret", "secret", &["key", "default or be required"]),
+            (
+                "source = \"b.wasm\"",
+                "source = { url = \"u\", digest = \"d\" }",
+                &["\"b\"", "`url`"],
+            ),
+            (
+                "source = \"b.wasm\"",
+                "source = { path = \"p\", digest = \"d\" }",
+                &["\"b\"", "\"d\""],
+            ),
+            ("source = \"b.wasm\"", "source = 3", &["a source must be"]),
+            ("destination = \"/assets\"", "to = \"/assets\"", &["files must be"]),
+            ("https://{{", "{{", &["component \"b\"", "hi.example.org"]),
+            (
+                "ai_models = [\"m\"]",
+                "ai_models = [\"m\"]\ndependencies = { \"a:b\" = \"c\" }",
+                &["dependencies"],
+            ),
+            (
+                "ai_models = [\"m\"]",
+                "ai_models = [\"m\"]\nfiles = [{ source = \"x\", destination = \"/models/x\" }]",
+                &["component \"a\"", "/models"],
+            ),
+        ] {
+            let error = error(from, to);
+            for word in words {
+                assert!(error.contains(word), "{word:?} is not in {error:?}");
+            }
+            assert!(!error.contains('\n'), "{error}");
+        }
     }
 }

@@ -12,13 +12,13 @@ use wasmtime::{Engine, Store, StoreLimits, StoreLimitsBuilder, UpdateDeadline};
 use wasmtime_wasi::{
     FsPerms, HostMonotonicClock, HostWallClock, WasiCtx, WasiCtxBuilder, WasiCtxView, WasiView,
 };
-use wasmtime_wasi_http::{
-    Error as HttpError, RequestOptions, Result as HttpResult, WasiBody, WasiHttpCtx,
-    WasiHttpCtxView, WasiHttpHooks, WasiHttpView,
-};
+use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 
 use super::guest_log::GuestLog;
+use super::outbound::{Outbound, allow_sockets};
 use super::variables::{self, VariablesState, VariablesView};
+use crate::app::files::{MODELS, Mounts};
+use crate::app::outbound::AllowedHosts;
 use crate::nn::Registry;
 use crate::nn::wit::{self, NnCtx, NnState, NnView, Used};
 
@@ -45,8 +45,14 @@ pub struct Grants {
     pub environment: Arc<BTreeMap<String, String>>,
     /// Its variables.
     pub variables: Arc<BTreeMap<String, String>>,
-    /// The folder that it sees as `/models`, if it may use any.
+    /// The folder that it sees as [`MODELS`], if it may use any.
     pub models: Option<Arc<Path>>,
+    /// Its files.
+    pub mounts: Arc<Mounts>,
+    /// Whether it may write there.
+    pub writes: bool,
+    /// The hosts that it may connect to.
+    pub allowed_hosts: Arc<AllowedHosts>,
     /// Their limits.
     pub limits: Limits,
 }
@@ -56,7 +62,7 @@ pub struct InstanceState {
     table: ResourceTable,
     wasi: WasiCtx,
     http: WasiHttpCtx,
-    hooks: NoOutbound,
+    outbound: Outbound,
     variables: Arc<BTreeMap<String, String>>,
     nn: NnCtx,
     limits: StoreLimits,
@@ -72,9 +78,17 @@ impl InstanceState {
             wasi.env(name, value);
         }
         if let Some(models) = &grants.models {
-            wasi.preopened_dir(models, "/models", FsPerms::ReadOnly)?;
+            wasi.preopened_dir(models, MODELS, FsPerms::ReadOnly)?;
         }
-        Ok(Self::from_parts(wasi.build(), grants.variables.clone(), nn, grants.limits.memory))
+        let permissions = if grants.writes { FsPerms::ReadWrite } else { FsPerms::ReadOnly };
+        for mount in &grants.mounts.folders {
+            wasi.preopened_dir(&mount.host, &mount.guest, permissions)?;
+        }
+        allow_sockets(&mut wasi, &grants.allowed_hosts);
+        let outbound =
+            Outbound { component: grants.component.clone(), hosts: grants.allowed_hosts.clone() };
+        let variables = grants.variables.clone();
+        Ok(Self::from_parts(wasi.build(), outbound, variables, nn, grants.limits.memory))
     }
 
     /// The state in which a component initialises before its snapshot: no environment, no variable, no
@@ -88,7 +102,7 @@ impl InstanceState {
             .wall_clock(Still)
             .monotonic_clock(Still);
         if let Some(models) = models {
-            wasi.preopened_dir(models, "/models", FsPerms::ReadOnly)?;
+            wasi.preopened_dir(models, MODELS, FsPerms::ReadOnly)?;
         }
         let nn = NnCtx {
             component: "".into(),
@@ -100,11 +114,14 @@ impl InstanceState {
             most_ticks: Limits::WHILE_FROZEN.ticks,
             used: Used::default(),
         };
-        Ok(Self::from_parts(wasi.build(), Arc::default(), nn, Limits::WHILE_FROZEN.memory))
+        let outbound = Outbound { component: "".into(), hosts: Arc::default() };
+        let memory = Limits::WHILE_FROZEN.memory;
+        Ok(Self::from_parts(wasi.build(), outbound, Arc::default(), nn, memory))
     }
 
     fn from_parts(
         wasi: WasiCtx,
+        outbound: Outbound,
         variables: Arc<BTreeMap<String, String>>,
         nn: NnCtx,
         memory: usize,
@@ -113,7 +130,7 @@ impl InstanceState {
             table: ResourceTable::new(),
             wasi,
             http: WasiHttpCtx::new(),
-            hooks: NoOutbound,
+            outbound,
             variables,
             nn,
             limits: StoreLimitsBuilder::new().memory_size(memory).build(),
@@ -158,7 +175,7 @@ impl WasiView for InstanceState {
 
 impl WasiHttpView for InstanceState {
     fn http(&mut self) -> WasiHttpCtxView<'_> {
-        WasiHttpCtxView { ctx: &mut self.http, table: &mut self.table, hooks: &mut self.hooks }
+        WasiHttpCtxView { ctx: &mut self.http, table: &mut self.table, hooks: &mut self.outbound }
     }
 }
 
@@ -171,22 +188,6 @@ impl VariablesState for InstanceState {
 impl NnState for InstanceState {
     fn nn(&mut self) -> NnView<'_> {
         NnView { table: &mut self.table, ctx: &mut self.nn }
-    }
-}
-
-/// Components open no connections.
-struct NoOutbound;
-
-type Processed = Box<dyn Future<Output = HttpResult<()>> + Send>;
-
-impl WasiHttpHooks for NoOutbound {
-    fn send_request(
-        &mut self,
-        _: http::Request<WasiBody>,
-        _: Option<RequestOptions>,
-        _: Processed,
-    ) -> Box<dyn Future<Output = HttpResult<(http::Response<WasiBody>, Processed)>> + Send> {
-        Box::new(std::future::ready(Err(HttpError::HttpRequestDenied)))
     }
 }
 

@@ -8,16 +8,19 @@ use std::time::{Duration, Instant};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::service::Service;
 
 /// How long requests in flight may take to end after the signal to stop.
 const DRAIN: Duration = Duration::from_secs(30);
 
-/// A client has this long to send the head of a request.
+/// A client has this long to send the head of a request, and before that as long for TLS's handshake.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// An HTTP/2 connection on which nothing comes is asked this often whether anybody is there.
@@ -51,7 +54,12 @@ impl StopSignals {
 }
 
 /// Serves until told to stop, then lets the requests in flight end, for a bounded time.
-pub async fn serve(listener: TcpListener, service: Arc<Service>, stop: &mut StopSignals) {
+pub async fn serve(
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    service: Arc<Service>,
+    stop: &mut StopSignals,
+) {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING);
@@ -60,8 +68,26 @@ pub async fn serve(listener: TcpListener, service: Arc<Service>, stop: &mut Stop
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, client)) => {
-                    let connection = connection(&builder, stream, client, service.clone());
-                    tokio::spawn(connections.watch(connection));
+                    // Chunks of a stream are small and must not wait for more.
+                    if let Err(error) = stream.set_nodelay(true) {
+                        tracing::debug!(%error, "TCP_NODELAY");
+                    }
+                    let (builder, service) = (builder.clone(), service.clone());
+                    let watcher = connections.watcher();
+                    match tls.clone() {
+                        None => {
+                            tokio::spawn(watcher.watch(connection(&builder, stream, client, service)));
+                        }
+                        Some(tls) => {
+                            tokio::spawn(async move {
+                                if let Some(stream) = handshake(&tls, stream, client).await {
+                                    let connection = connection(&builder, stream, client, service);
+                                    // How a connection ends is its client's affair.
+                                    let _ = watcher.watch(connection).await;
+                                }
+                            });
+                        }
+                    }
                 }
                 Err(error) => {
                     // Out of file descriptors, most likely: others must end first.
@@ -76,16 +102,28 @@ pub async fn serve(listener: TcpListener, service: Arc<Service>, stop: &mut Stop
     drain(connections, stop).await;
 }
 
-fn connection(
-    builder: &auto::Builder<TokioExecutor>,
+/// Agrees with a client on keys; none if that fails.
+async fn handshake(
+    tls: &TlsAcceptor,
     stream: TcpStream,
     client: SocketAddr,
-    service: Arc<Service>,
-) -> impl hyper_util::server::graceful::GracefulConnection<Error: Send> + Send + 'static {
-    // Chunks of a stream are small and must not wait for more.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY");
+) -> Option<TlsStream<TcpStream>> {
+    match tokio::time::timeout(HEAD_TIMEOUT, tls.accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            tracing::debug!(%client, %error, "no TLS with a client");
+            None
+        }
+        Err(_) => None,
     }
+}
+
+fn connection(
+    builder: &auto::Builder<TokioExecutor>,
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    client: SocketAddr,
+    service: Arc<Service>,
+) -> impl GracefulConnection<Error: Send> + Send + 'static {
     let service = service_fn(move |request| service.clone().handle(request, client));
     builder.serve_connection(TokioIo::new(stream), service).into_owned()
 }

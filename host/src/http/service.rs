@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures::channel::oneshot;
-use http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{ALLOW, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderMap, Method, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -23,11 +23,18 @@ use super::drain::Drained;
 use super::in_flight::{InFlight, Log, Place};
 use super::metrics::HttpMetrics;
 use super::patience::Hurried;
+use super::spin_headers;
 use super::worker::Served;
 use crate::app::App;
 
 /// Where a client finds the id of its request, and may give its own.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Where the host shows what it counts.
+const METRICS: &str = "/metrics";
+
+/// Where the host says that it is ready, as Spin does.
+const HEALTH: &str = "/.well-known/spin/health";
 
 /// The methods that `/metrics` takes.
 const METRICS_METHODS: &str = "GET, HEAD";
@@ -39,18 +46,23 @@ const LONGEST_REQUEST_ID: usize = 128;
 pub struct Service {
     app: Arc<App>,
     access: Access,
-    /// The application's components by id; empty while models load.
-    pub components: OnceLock<BTreeMap<String, Arc<Served>>>,
+    /// The application's components by id; none while models load.
+    components: RwLock<Option<Components>>,
     /// Requests at a time.
     gate: Arc<Semaphore>,
     most_in_flight: u32,
     /// With clients that take too long.
     patience: Duration,
+    /// Whether clients come by TLS.
+    tls: bool,
     registry: prometheus::Registry,
     metrics: HttpMetrics,
 }
 
 type Answer = http::Response<AnswerBody>;
+
+/// Components by their ids.
+type Components = Arc<BTreeMap<String, Arc<Served>>>;
 
 impl Service {
     /// A service that is not ready yet.
@@ -63,19 +75,31 @@ impl Service {
         access: Access,
         most_in_flight: u32,
         patience: Duration,
+        tls: bool,
         registry: prometheus::Registry,
     ) -> Result<Self, prometheus::Error> {
         let metrics = HttpMetrics::register(&registry)?;
         Ok(Self {
             app,
             access,
-            components: OnceLock::new(),
+            components: RwLock::default(),
             gate: Arc::new(Semaphore::new(most_in_flight as usize)),
             most_in_flight,
             patience,
+            tls,
             registry,
             metrics,
         })
+    }
+
+    /// From now on, these components answer. Requests in flight end with those that they began with.
+    pub fn serve(&self, components: BTreeMap<String, Arc<Served>>) {
+        let mut current = self.components.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Some(Arc::new(components));
+    }
+
+    fn components(&self) -> Option<Components> {
+        self.components.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Answers one request. What goes wrong becomes an answer.
@@ -87,8 +111,11 @@ impl Service {
         let id = request_id(request.headers());
         let log = Log::new(&request, id.clone(), client, self.metrics.clone());
         let origin = access::origin(request.headers());
-        let component = self.app.route(request.uri().path()).map(|route| route.component.as_str());
-        let request = request.map(Drained::new);
+        let found = self.app.route(request.uri().path());
+        let component = found.as_ref().map(|found| found.route.component.as_str());
+        let headers = found.map(|found| spin_headers::of(&request, &found, client, self.tls));
+        let mut request = request.map(Drained::new);
+        spin_headers::put(request.headers_mut(), headers.unwrap_or_default());
         let mut answer = match self.dispatch(request, component, log.clone()).await {
             Ok(answer) => answer,
             Err(error) => {
@@ -112,7 +139,11 @@ impl Service {
     ) -> Result<Answer, ApiError> {
         self.access.check_host(&request)?;
         let path = request.uri().path();
-        if path == "/metrics" {
+        if path != HEALTH {
+            // The metrics are no component's.
+            self.access.check_key(component.filter(|_| path != METRICS), &request)?;
+        }
+        if path == METRICS {
             if ![Method::GET, Method::HEAD].contains(request.method()) {
                 let method = request.method().as_str();
                 return Err(ApiError::method_not_allowed(method, path, METRICS_METHODS));
@@ -121,7 +152,7 @@ impl Service {
             log.line(200, 0, None);
             return Ok(answer);
         }
-        let components = self.components.get().ok_or_else(|| ApiError {
+        let components = self.components().ok_or_else(|| ApiError {
             retry_after: Some(1),
             ..ApiError::new(
                 503,
@@ -129,7 +160,7 @@ impl Service {
                 "The models and components are still being prepared.",
             )
         })?;
-        if path == "/.well-known/spin/health" {
+        if path == HEALTH {
             log.line(200, 0, None);
             return Ok(http::Response::new(full("OK")));
         }
@@ -238,6 +269,9 @@ fn error_answer(error: &ApiError) -> Answer {
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     if let Some(seconds) = error.retry_after {
         answer.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    if error.status == 401 {
+        answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     if error.status == 405 {
         // The host has one path of its own that refuses methods.

@@ -11,11 +11,13 @@ use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 use spinfer_protocol::FimTokens;
 
+use crate::toml_file;
+
 /// The name of the weights.
-const WEIGHTS: &str = "model.gguf";
+pub const WEIGHTS: &str = "model.gguf";
 
 /// How deep ids go: `a/b/c/d`.
-const DEEPEST: usize = 4;
+pub(super) const DEEPEST: usize = 4;
 
 /// A model on disk.
 #[derive(Debug, Clone, PartialEq)]
@@ -103,10 +105,9 @@ fn descend(
 
 fn settings(folder: &Path) -> anyhow::Result<ModelSettings> {
     let path = folder.join("model.toml");
-    match fs::read_to_string(&path) {
-        Ok(text) => toml::from_str(&text).with_context(|| format!("in {}", path.display())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(ModelSettings::default()),
-        Err(error) => Err(error).with_context(|| format!("can't read {}", path.display())),
+    match path.symlink_metadata() {
+        Ok(_) => toml_file::read(&path, "the model's settings"),
+        Err(_) => Ok(ModelSettings::default()),
     }
 }
 

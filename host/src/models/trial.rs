@@ -5,7 +5,7 @@
 //! by their digest.
 
 use std::io::Read;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -43,6 +43,8 @@ pub fn ensure_tried(
 fn run_child(weights: &Path, ignore_pre_tokenizer: bool) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("can't find this program's own file")?;
     let mut child = Command::new(program)
+        // Under the name by which Spin calls it, the program takes no subcommands.
+        .arg0("spinfer")
         .arg(SUBCOMMAND)
         .arg(weights)
         .args(ignore_pre_tokenizer.then_some(IGNORE_PRE_TOKENIZER))

@@ -1,16 +1,19 @@
-//! A component that tells the tests what a snapshotted instance can still do: before the snapshot it
-//! has used files, the environment and random numbers, and afterwards it must see its own. At some paths
-//! it does what an instance must not.
+//! A component of WASI 0.3 that tells the tests what a snapshotted instance can still do: before the
+//! snapshot it has used files, the environment and random numbers, and afterwards it must see its own. At
+//! some paths it does what an instance must not.
 
 #![cfg(target_family = "wasm")]
+
+mod tasks;
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
-use spin_sdk::http::{FullBody, Request, Response};
+use spin_sdk::http::{EmptyBody, FullBody, Request, Response};
 use spin_sdk::http_service;
+use tasks::{Outcome, outcome};
 
 /// What the instance of which the snapshot was taken saw.
 static SEEN_BEFORE: OnceLock<Value> = OnceLock::new();
@@ -34,7 +37,17 @@ fn look() -> Value {
 
 #[http_service]
 async fn answer(request: Request) -> Response<FullBody<bytes::Bytes>> {
-    match request.uri().path() {
+    let (status, answer) = carry_out(&request).await;
+    let mut response = Response::new(FullBody::new(answer.to_string().into()));
+    *response.status_mut() = status.try_into().unwrap();
+    response
+}
+
+async fn carry_out(request: &Request) -> Outcome {
+    let headers = request.headers();
+    let task = headers.get("spin-path-info").and_then(|path| path.to_str().ok()).unwrap_or("");
+    let query = request.uri().query().unwrap_or("");
+    match task {
         "/runs-forever" => loop {
             std::hint::black_box(());
         },
@@ -44,17 +57,35 @@ async fn answer(request: Request) -> Response<FullBody<bytes::Bytes>> {
                 taken.push(std::hint::black_box(vec![1_u8; 1 << 20]));
             }
         }
-        _ => {}
+        "/fetch" => {
+            let request = Request::get(query).body(EmptyBody::new()).unwrap();
+            let answer = spin_sdk::http::send(request).await;
+            outcome(answer.map(|answer| answer.status().as_u16()))
+        }
+        "/model" => outcome(wasi_nn::Graph::by_name(query).map(|_| "loaded")),
+        "/look" => {
+            let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+            let mut seen = tasks::look(headers);
+            seen["variable"] = spin_sdk::variables::get("canary").await.ok().into();
+            (200, seen)
+        }
+        _ => match tasks::run(task, query) {
+            Some(outcome) => outcome,
+            None => about_the_snapshot().await,
+        },
     }
+}
+
+async fn about_the_snapshot() -> Outcome {
     eprintln!("the probe logs");
-    let answer = json!({
+    let seen = json!({
         "before": SEEN_BEFORE.get(),
         "now": look(),
         "random": spin_sdk::wasip3::random::random::get_random_u64(),
         "hash": RandomState::new().hash_one(0),
         "variable": spin_sdk::variables::get("canary").await.ok(),
     });
-    Response::new(FullBody::new(answer.to_string().into()))
+    (200, seen)
 }
 
 mod bindings {
