@@ -213,7 +213,7 @@ mod tests {
     fn what_is_wrong_is_named() {
         for (text, words) in [
             ("[nn]\nsequence = 4", &["line 2", "`sequence`", "did you mean `sequences`?"] as &[_]),
-            ("[nm]\n", &["line 1", "did you mean `nn`?"]),
+            ("[nm]\n", &["line 1", "`nm`", "nn"]),
             ("[nn]\nsequences = 0", &["nn.sequences is 0, but must be 1 to 256"]),
             ("[nn]\nsequences = 64\nbatch = 32", &["must be 64 to"]),
             (

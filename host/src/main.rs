@@ -274,10 +274,16 @@ fn run(options: Options, quiet: bool) -> ExitCode {
     ended(serve(options))
 }
 
+/// Libraries that would log requests with all their headers, and with those the keys in them.
+const SHOWS_HEADERS: [&str; 2] = ["ureq", "ureq_proto"];
+
 /// From now on, what happens is written to stderr.
 fn log(quiet: bool) {
     let default = if quiet { "error" } else { "info,llama=warn" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let filter = SHOWS_HEADERS.iter().fold(filter, |filter, library| {
+        filter.add_directive(format!("{library}=info").parse().expect("a directive"))
+    });
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -2,10 +2,11 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use llama_cpp_sys_2 as sys;
+use rustix::thread::CpuSet;
 
 use crate::{Batch, LoadError, Model, SequenceId, log};
 
@@ -344,6 +345,10 @@ fn max_sequences() -> usize {
 /// While one sequence decodes alone there is little to do between its steps, so its threads keep looking
 /// for the next one for a while, as ggml's do by default: waking them costs a good part of a short step.
 /// Between the steps of several, guests need the cores, so those threads sleep at once.
+///
+/// Where there are as many threads as CPUs, each has one of its own. Threads that wait for each other lose
+/// whole slices of the kernel's time while two of them share a CPU and another idles, and that is how it
+/// often places one that was woken. With fewer threads others may have the rest, and the kernel knows better.
 fn attach_threadpools(
     context: NonNull<sys::llama_context>,
     threads: u32,
@@ -351,10 +356,17 @@ fn attach_threadpools(
     if threads < 2 {
         return Vec::new();
     }
+    let cpus = process_cpus();
     // SAFETY: parameters are a plain value; a null pool means that ggml could not make one.
     let pool = |poll| unsafe {
         let mut params = sys::ggml_threadpool_params_default(threads as i32);
         params.poll = poll;
+        for (allowed, cpu) in params.cpumask.iter_mut().zip(0..) {
+            *allowed = cpus.contains(&cpu);
+        }
+        params.strict_cpu = cpus.len() == threads as usize;
+        // Else the thread that is here now, and not that which decodes, would have the last CPU.
+        params.paused = true;
         NonNull::new(sys::ggml_threadpool_new(&mut params))
     };
     let pools: Vec<_> = [pool(WATCHFUL), pool(0)].into_iter().flatten().collect();
@@ -363,6 +375,15 @@ fn attach_threadpools(
         unsafe { sys::llama_attach_threadpool(context.as_ptr(), single.as_ptr(), batch.as_ptr()) };
     }
     pools
+}
+
+/// The CPUs that the process may use; those of a thread that has decoded may be fewer.
+fn process_cpus() -> &'static [usize] {
+    static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
+    CPUS.get_or_init(|| match rustix::thread::sched_getaffinity(None) {
+        Ok(allowed) => (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect(),
+        Err(_) => Vec::new(),
+    })
 }
 
 /// How long idle threads look for the next step: 131,072 pauses of the CPU's, some milliseconds, which is

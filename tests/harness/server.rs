@@ -115,11 +115,11 @@ impl Server {
     pub fn start(setup: &Setup) -> Self {
         let mut server = Self::spawn(setup);
         let ready = server.process.wait(READY, |text| {
-            let line = text.lines().find(|line| line.starts_with("Serving http://"))?;
+            let line = text.lines().find(|line| line.starts_with("Serving http"))?;
             Some(line["Serving ".len()..].to_owned())
         });
         server.url = ready.unwrap_or_else(|output| panic!("the server did not start:\n{output}"));
-        server.address = server.url["http://".len()..].to_owned();
+        server.address = server.url.rsplit('/').next().unwrap_or_default().to_owned();
         server
     }
 

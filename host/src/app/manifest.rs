@@ -334,7 +334,11 @@ mod tests {
             ("trigger.http-nn", "trigger.redis", &["redis", "http-nn"]),
             ("{{ key }}", "{{ kee }}", &["component \"a\"", "variable \"text\"", "\"kee\""]),
             ("component = \"b\"", "component = \"z\"", &["/v1/exact", "\"z\""]),
-            ("files = [", "file = [", &["line 31", "`file`", "`files`"]),
+            (
+                "exclude_files =",
+                "exclude_file =",
+                &["line 29", "`exclude_file`", "`exclude_files`"],
+            ),
             ("/v1/exact", "/v1/...", &["\"/v1/...\"", "the same"]),
             (
                 "route = { private = true }",

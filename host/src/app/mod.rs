@@ -164,7 +164,7 @@ impl App {
     }
 
     /// The route of a request's path.
-    pub fn route<'a>(&'a self, path: &'a str) -> Option<Matched<'a>> {
+    pub fn route<'path>(&self, path: &'path str) -> Option<Matched<'_, 'path>> {
         self.routes.iter().find_map(|route| route.matches(path))
     }
 }

@@ -25,13 +25,13 @@ enum Segment {
 
 /// A route that answers a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Matched<'a> {
+pub struct Matched<'route, 'path> {
     /// The route.
-    pub route: &'a Route,
+    pub route: &'route Route,
     /// What of the path is below the route, with its leading `/`.
-    pub rest: &'a str,
+    pub rest: &'path str,
     /// The texts of the route's parameters, by their names.
-    pub parameters: Vec<(&'a str, &'a str)>,
+    pub parameters: Vec<(&'route str, &'path str)>,
 }
 
 impl Route {
@@ -73,7 +73,7 @@ impl Route {
     }
 
     /// Whether the route answers that path, of a URL, and how.
-    pub fn matches<'a>(&'a self, path: &'a str) -> Option<Matched<'a>> {
+    pub fn matches<'path>(&self, path: &'path str) -> Option<Matched<'_, 'path>> {
         let mut rest = path;
         let mut parameters = Vec::new();
         for segment in &self.segments {

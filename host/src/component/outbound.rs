@@ -16,12 +16,13 @@ use crate::app::outbound::AllowedHosts;
 
 /// Gives a component the sockets that it may have.
 pub fn allow_sockets(wasi: &mut WasiCtxBuilder, hosts: &Arc<AllowedHosts>) {
-    // Without a check of their own, sockets can be connected to nothing.
+    // Without being allowed, there are none.
     if hosts.is_empty() {
         return;
     }
     let hosts = hosts.clone();
-    wasi.allow_ip_name_lookup(true).socket_addr_check(move |address, usage| {
+    wasi.allow_ip_name_lookup(true).allow_tcp(true).allow_udp(true);
+    wasi.socket_addr_check(move |address, usage| {
         let allowed = may_use(&hosts, address, usage);
         Box::pin(std::future::ready(allowed))
     });

@@ -14,7 +14,7 @@ const PREFIX: &str = "spin-";
 /// The headers for a request.
 pub fn of<B>(
     request: &Request<B>,
-    matched: &Matched<'_>,
+    matched: &Matched<'_, '_>,
     client: SocketAddr,
     tls: bool,
 ) -> Vec<(HeaderName, HeaderValue)> {

@@ -86,7 +86,8 @@ pub fn pull(wanted: &Wanted, models: &Path) -> anyhow::Result<String> {
         .and_then(|()| fs::rename(&file, &place))
         .with_context(|| format!("can't put the weights at {}", place.display()))?;
     // Nothing else is in there, unless another pull goes on.
-    let _ = fs::remove_dir_all(unfinished.join("hub")).and_then(|()| fs::remove_dir(&unfinished));
+    let _ = fs::remove_dir_all(unfinished.join("hub"));
+    let _ = fs::remove_dir(&unfinished);
     Ok(id)
 }
 
