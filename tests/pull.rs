@@ -157,7 +157,8 @@ fn content() -> Content {
 fn pull(models: &Path, hub: &Hub, arguments: &[&str]) -> Output {
     let mut pull = Command::new(binary());
     pull.arg("pull").args(arguments).arg("--models").arg(models);
-    pull.env("HF_ENDPOINT", &hub.url).env("HF_HOME", models.join("no-such-home"));
+    // Where there is no home, as in a container.
+    pull.env("HF_ENDPOINT", &hub.url).env_remove("HF_HOME").env_remove("HOME");
     pull.env_remove("HF_TOKEN").env_remove("http_proxy").env_remove("HTTP_PROXY");
     pull.output().unwrap()
 }
@@ -213,6 +214,13 @@ fn a_hub_that_asks_for_a_token_gets_it() {
     let pulled = with_token.env("RUST_LOG", "trace").output().unwrap();
     assert_pulled(&pulled, models.path(), "mine", &content.bytes);
     assert!(!String::from_utf8_lossy(&pulled.stderr).contains("hf_secret"));
+    // Where the hub's own tools keep it.
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("token"), "hf_secret\n").unwrap();
+    let mut with_file = Command::new(binary());
+    with_file.args(["pull", "org/name", "--id", "too", "--models"]).arg(models.path());
+    with_file.env("HF_ENDPOINT", &hub.url).env("HF_HOME", home.path()).env_remove("HF_TOKEN");
+    assert_pulled(&with_file.output().unwrap(), models.path(), "too", &content.bytes);
 }
 
 #[test]

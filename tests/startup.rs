@@ -170,6 +170,7 @@ fn files_below(folder: &Path) -> Vec<std::path::PathBuf> {
             files.push(path);
         }
     }
+    files.sort();
     files
 }
 
@@ -298,6 +299,27 @@ fn models_are_listed_with_what_they_can_do() {
     for word in words {
         assert!(text.contains(word), "{word:?} is not in:\n{text}");
     }
+}
+
+#[test]
+fn what_was_prepared_before_is_only_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    let prepare = Setup {
+        cache: cache.clone(),
+        nn: "cpu = \"x86-64-v2\"".into(),
+        command: "prewarm",
+        ..Setup::default()
+    };
+    let (status, output) = Server::refuse(&prepare);
+    assert!(status.success() && output.contains("are prepared in"), "{output}");
+    let before = files_below(&cache);
+    let server = Server::start(&Setup { command: "up", ..prepare });
+    assert!(server.output().contains("component loaded"), "{}", server.output());
+    assert!(!server.output().contains("trying weights"), "{}", server.output());
+    let body = json!({"model": MODEL, "prompt": "Once", "max_tokens": 1});
+    assert_eq!(server.complete(&body).status, 200);
+    assert_eq!(files_below(&cache), before, "nothing was added");
 }
 
 /// What `spinfer doctor` says of an application, and whether it can be served.

@@ -4,15 +4,20 @@
 //! and what is in it belong to the user, are no symbolic links, and are open to the user alone.
 //! Files are written aside and renamed, so a reader never sees half of one, and native code is
 //! checked against its digest before it is used.
+//!
+//! Where the folder can't be written, as on a read-only root, what is there already is used, and what isn't is
+//! kept for this process alone.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail};
 use sha2::{Digest, Sha256};
+use tempfile::TempDir;
 
 /// How many entries of a folder of the cache stay however long they are not used.
 const KEPT: usize = 16;
@@ -23,8 +28,16 @@ const KEPT_AT_LEAST: Duration = Duration::from_secs(24 * 60 * 60);
 /// A folder of derived files.
 #[derive(Debug, Clone)]
 pub struct Cache {
+    /// Where new ones are written.
     root: PathBuf,
+    /// Where there may be some that can only be read.
+    prepared: Option<PathBuf>,
+    /// Whether `root` is gone with the last of these.
+    temporary: Option<Arc<TempDir>>,
 }
+
+/// Where temporary files can be in memory.
+const IN_MEMORY: &str = "/dev/shm";
 
 impl Cache {
     /// Where the cache is unless told otherwise: `SPINFER_CACHE_DIR`, else `spinfer` in the user's
@@ -43,49 +56,89 @@ impl Cache {
         }
     }
 
-    /// Opens the cache at `root`, making it if it isn't there.
+    /// Opens the cache at `root`, making it if it isn't there. One that can't be written is read, and what
+    /// is missing there goes to a temporary folder.
     pub fn open(root: PathBuf) -> anyhow::Result<Self> {
-        if let Some(parent) = root.parent() {
-            fs::create_dir_all(parent)
-                .with_context(|| format!("can't make the folder {}", parent.display()))?;
+        match Self::make(&root) {
+            Ok(()) => {
+                private_dir(&root)?;
+                Ok(Self { root, prepared: None, temporary: None })
+            }
+            Err(error) => Self::open_beside(root, &error),
         }
-        let cache = Self { root };
-        cache.private_dir(&cache.root)?;
-        Ok(cache)
     }
 
-    /// Its folder.
+    /// Makes the folder, and sees whether it can be written.
+    fn make(root: &Path) -> io::Result<()> {
+        if let Some(parent) = root.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        match fs::DirBuilder::new().mode(0o700).create(root) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        match fs::symlink_metadata(root)?.is_dir() {
+            true => tempfile::tempfile_in(root).map(drop),
+            // Which is said better elsewhere.
+            false => Ok(()),
+        }
+    }
+
+    fn open_beside(root: PathBuf, why: &io::Error) -> anyhow::Result<Self> {
+        if root.symlink_metadata().is_ok() {
+            private_dir(&root)?;
+        }
+        let name = || {
+            let mut name = tempfile::Builder::new();
+            name.prefix("spinfer-cache-");
+            name
+        };
+        let temporary = name().tempdir().or_else(|_| name().tempdir_in(IN_MEMORY));
+        let temporary = temporary.with_context(|| {
+            format!(
+                "the cache {} can't be written ({why}), nor can any folder for temporary files; give one with \
+                 --cache-dir",
+                root.display()
+            )
+        })?;
+        tracing::warn!(
+            cache = %root.display(),
+            instead = %temporary.path().display(),
+            "the cache can't be written ({why}): what is not in it yet is prepared anew at each start"
+        );
+        Ok(Self {
+            root: temporary.path().to_owned(),
+            prepared: root.is_dir().then_some(root),
+            temporary: Some(Arc::new(temporary)),
+        })
+    }
+
+    /// Where it is written.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Whether what is written is there at the next start, too.
+    pub fn is_kept(&self) -> bool {
+        self.temporary.is_none()
+    }
+
+    /// Where an entry of a folder of the cache is or, if it isn't, where it is to be written.
+    pub fn entry(&self, folder: &str, name: &str) -> anyhow::Result<PathBuf> {
+        let prepared = self.prepared.as_ref().map(|root| root.join(folder).join(name));
+        let usable =
+            |path: &PathBuf| path.exists() && (!digest_path(path).exists() || self.is_intact(path));
+        match prepared.filter(usable) {
+            Some(path) => Ok(path),
+            None => Ok(self.dir(folder)?.join(name)),
+        }
     }
 
     /// A folder in the cache, made if it isn't there.
     pub fn dir(&self, name: &str) -> anyhow::Result<PathBuf> {
         let dir = self.root.join(name);
-        self.private_dir(&dir)?;
+        private_dir(&dir)?;
         Ok(dir)
-    }
-
-    fn private_dir(&self, dir: &Path) -> anyhow::Result<()> {
-        match fs::DirBuilder::new().mode(0o700).create(dir) {
-            Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                return Err(error)
-                    .with_context(|| format!("can't make the folder {}", dir.display()));
-            }
-        }
-        let metadata = fs::symlink_metadata(dir)?;
-        if !metadata.is_dir() {
-            bail!("the cache {} is not a folder", dir.display());
-        }
-        if metadata.uid() != rustix::process::geteuid().as_raw() {
-            bail!("the cache {} belongs to another user", dir.display());
-        }
-        if metadata.permissions().mode() & 0o777 != 0o700 {
-            fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
-        }
-        Ok(())
     }
 
     /// Writes a file of the cache aside and renames it.
@@ -155,6 +208,28 @@ impl Cache {
     }
 }
 
+/// Makes a folder that only its user can read and write, or sees to it that one that is there is so.
+fn private_dir(dir: &Path) -> anyhow::Result<()> {
+    match fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return Err(error).with_context(|| format!("can't make the folder {}", dir.display()));
+        }
+        _ => {}
+    }
+    let metadata = fs::symlink_metadata(dir)?;
+    if !metadata.is_dir() {
+        bail!("the cache {} is not a folder", dir.display());
+    }
+    if metadata.uid() != rustix::process::geteuid().as_raw() {
+        bail!("the cache {} belongs to another user", dir.display());
+    }
+    if metadata.permissions().mode() & 0o777 != 0o700 {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
+            .with_context(|| format!("others may use the cache {}", dir.display()))?;
+    }
+    Ok(())
+}
+
 fn digest_path(path: &Path) -> PathBuf {
     path.with_added_extension("sha256")
 }
@@ -202,6 +277,30 @@ mod tests {
         Cache::open(dir.path().join("cache")).unwrap();
         let mode = fs::metadata(dir.path().join("cache")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
+    }
+
+    #[test]
+    fn what_was_prepared_is_used_and_what_was_not_is_kept_aside() {
+        let (dir, cache) = cache();
+        let there = cache.entry("a", "code").unwrap();
+        cache.write_with_digest(&there, b"code").unwrap();
+        let damaged = cache.entry("a", "damaged").unwrap();
+        cache.write_with_digest(&damaged, b"code").unwrap();
+        fs::write(&damaged, b"evil").unwrap();
+        assert!(cache.is_kept());
+        // As on a read-only root, which a user who may everything can't make here.
+        let read_only = io::Error::from(ErrorKind::ReadOnlyFilesystem);
+        let beside = Cache::open_beside(dir.path().join("cache"), &read_only).unwrap();
+        assert!(!beside.is_kept());
+        assert_eq!(beside.entry("a", "code").unwrap(), there);
+        let aside = beside.entry("a", "other").unwrap();
+        assert!(aside.starts_with(beside.root()) && !aside.starts_with(dir.path()));
+        beside.write_with_digest(&aside, b"other").unwrap();
+        assert!(beside.is_intact(&aside));
+        assert!(beside.entry("a", "damaged").unwrap().starts_with(beside.root()));
+        let root = beside.root().to_owned();
+        drop(beside);
+        assert!(!root.exists() && there.exists());
     }
 
     #[test]

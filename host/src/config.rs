@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde::Deserialize;
 
 use crate::app::Provider;
-use crate::component::engine::TICK;
+use crate::component::engine::{Cpu, TICK};
 use crate::component::state::Limits;
 use crate::toml_file;
 
@@ -62,6 +62,8 @@ pub struct NnConfig {
     /// How many seconds a client may take to send a body, and may leave a part of an answer unread,
     /// before it is let go.
     pub client_timeout: f64,
+    /// For which CPU components are compiled: by default for the machine's own.
+    pub cpu: Cpu,
     /// The most MiB of memory of one instance; an instance that needs more ends, with a 500.
     pub guest_memory: u32,
     /// How many seconds an instance may run by itself, between two computations, before it ends likewise.
@@ -84,6 +86,7 @@ impl Default for NnConfig {
             gather: 0.005,
             longest_wait: 10.0,
             client_timeout: 60.0,
+            cpu: Cpu::Native,
             guest_memory: 2048,
             guest_time: 30.0,
         }
@@ -226,6 +229,7 @@ mod tests {
                 "[[variables_provider]]\ntype = \"stattic\"",
                 &["`stattic`", "did you mean `static`?"],
             ),
+            ("[nn]\ncpu = \"x86-64-v9\"", &["line 2", "x86-64-v9"]),
             ("[nn", &["line 1"]),
         ] {
             let error = format!("{:#}", load(text).unwrap_err());

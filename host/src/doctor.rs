@@ -12,7 +12,8 @@ use wasmtime::PoolingAllocationConfig;
 use crate::app::App;
 use crate::cache::Cache;
 use crate::config::RuntimeConfig;
-use crate::load::{self, total_memory};
+use crate::load;
+use crate::machine;
 use crate::models::catalogue;
 
 /// What was found out.
@@ -86,7 +87,7 @@ impl Report {
 
 fn processor() -> Finding {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let memory = total_memory() >> 20;
+    let memory = machine::memory() >> 20;
     Finding::Fine(format!("{cores} cores, {memory} MiB of memory, {}", std::env::consts::ARCH))
 }
 

@@ -8,6 +8,7 @@ pub mod config;
 pub mod doctor;
 pub mod http;
 pub mod load;
+pub mod machine;
 pub mod models;
 pub mod nn;
 pub mod toml_file;

@@ -20,6 +20,7 @@ use crate::component::snapshot::{self, Preparation};
 use crate::component::state::{self, Grants, InstanceState};
 use crate::config::{LONGEST_CONTEXT, NnConfig};
 use crate::http::worker::Served;
+use crate::machine;
 use crate::models::catalogue::{self, ModelFolder};
 use crate::models::files::{self, VisibleModel};
 use crate::models::stamps::Stamps;
@@ -94,7 +95,9 @@ impl Loader {
         preparations: Preparations,
         metrics: &prometheus::Registry,
     ) -> anyhow::Result<Self> {
-        let instances = engine::new(config.requests_in_flight)?;
+        let instances = engine::new(config.requests_in_flight, config.cpu)
+            .map_err(anyhow::Error::from)
+            .context("can't make the WebAssembly runtime (does nn.cpu fit this machine?)")?;
         Ok(Self {
             app,
             cache,
@@ -251,7 +254,7 @@ fn settings(
     info: &ModelInfo,
     vocab_size: u32,
 ) -> anyhow::Result<Settings> {
-    let memory = total_memory();
+    let memory = machine::memory();
     let kv_bytes = info.kv_bytes_per_token().max(1) * u64::from(config.sequences);
     let asked = model.settings.context.or(config.context);
     ensure!(
@@ -267,7 +270,7 @@ fn settings(
     let bytes = u64::from(context.next_multiple_of(256)) * kv_bytes;
     ensure!(
         bytes <= memory / 10 * 8,
-        "{}: a context of {context} tokens for {} sequences takes {} MiB of KV cache, but the machine has {} MiB",
+        "{}: a context of {context} tokens for {} sequences takes {} MiB of KV cache, but there are {} MiB",
         model.id,
         config.sequences,
         bytes >> 20,
@@ -292,12 +295,6 @@ fn settings(
         longest_wait: config.longest_wait(),
         gather: config.gather(),
     })
-}
-
-/// The machine's memory in bytes.
-pub fn total_memory() -> u64 {
-    let info = rustix::system::sysinfo();
-    info.totalram as u64 * u64::from(info.mem_unit)
 }
 
 /// What components are told of the model.

@@ -28,6 +28,9 @@ struct Cli {
 enum Command {
     /// Runs the application in spin.toml
     Up(UpArgs),
+    /// Prepares components and models as `up` would, and keeps the result in the cache, for a server that can only
+    /// read it; takes the same options
+    Prewarm(UpArgs),
     /// Says what is missing on this machine to run the application; takes the same options as `up`
     Doctor(UpArgs),
     /// Brings a model to models/<id>/
@@ -207,6 +210,11 @@ fn main() -> ExitCode {
             }
             Err(error) => ended(Err(error)),
         },
+        Command::Prewarm(args) => {
+            log(args.serve.quiet);
+            let options = args.options();
+            ended(with_runtime(|| up::prewarm(options)).map(|text| say(&text)))
+        }
         Command::Up(args) => {
             let quiet = args.serve.quiet;
             run(args.options(), quiet)
@@ -271,7 +279,7 @@ fn launch_metadata(command: &ClapCommand) -> serde_json::Value {
 
 fn run(options: Options, quiet: bool) -> ExitCode {
     log(quiet);
-    ended(serve(options))
+    ended(with_runtime(|| up::run(options)))
 }
 
 /// Libraries that would log requests with all their headers, and with those the keys in them.
@@ -306,9 +314,11 @@ fn ended(done: anyhow::Result<()>) -> ExitCode {
     }
 }
 
-fn serve(options: Options) -> anyhow::Result<()> {
+fn with_runtime<T, F: Future<Output = anyhow::Result<T>>>(
+    work: impl FnOnce() -> F,
+) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let done = runtime.block_on(up::run(options));
+    let done = runtime.block_on(work());
     // A model that is still being loaded must not hold up the end.
     runtime.shutdown_timeout(Duration::from_secs(1));
     done

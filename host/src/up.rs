@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -156,6 +156,24 @@ fn application(options: &Options, config: &RuntimeConfig) -> anyhow::Result<App>
         component.environment.extend(options.environment.iter().cloned());
     }
     Ok(app)
+}
+
+/// Prepares everything, and keeps it in the cache for later starts.
+pub async fn prewarm(options: Options) -> anyhow::Result<String> {
+    let began = Instant::now();
+    let config = RuntimeConfig::load(options.runtime_config_file.as_deref())?;
+    let app = Arc::new(application(&options, &config)?);
+    load::check_sources(&app).with_context(|| format!("in {}", app.origin))?;
+    let cache = Cache::open(options.cache.map_or_else(Cache::default_root, Ok)?)?;
+    ensure!(cache.is_kept(), "nothing can be prepared where the cache can't be written");
+    let metrics = prometheus::Registry::new();
+    let root = cache.root().display().to_string();
+    let loader = Loader::new(app, config.nn, cache, options.preparations, &metrics)?;
+    let components = loader.load().await?.components.len();
+    Ok(format!(
+        "{components} components and their models are prepared in {root} ({:.1?})\n",
+        began.elapsed()
+    ))
 }
 
 /// Looks for what is missing.

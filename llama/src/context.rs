@@ -346,9 +346,10 @@ fn max_sequences() -> usize {
 /// for the next one for a while, as ggml's do by default: waking them costs a good part of a short step.
 /// Between the steps of several, guests need the cores, so those threads sleep at once.
 ///
-/// Where there are as many threads as CPUs, each has one of its own. Threads that wait for each other lose
-/// whole slices of the kernel's time while two of them share a CPU and another idles, and that is how it
-/// often places one that was woken. With fewer threads others may have the rest, and the kernel knows better.
+/// Those of a single sequence have a CPU of their own each, where there are as many. Threads that wait for each
+/// other lose whole slices of the kernel's time while two of them share a CPU and another idles, and that is
+/// how it often places one that was woken. With fewer threads others may have the rest, and beside several
+/// sequences guests need all CPUs: there the kernel knows better.
 fn attach_threadpools(
     context: NonNull<sys::llama_context>,
     threads: u32,
@@ -358,18 +359,18 @@ fn attach_threadpools(
     }
     let cpus = process_cpus();
     // SAFETY: parameters are a plain value; a null pool means that ggml could not make one.
-    let pool = |poll| unsafe {
+    let pool = |poll, strict| unsafe {
         let mut params = sys::ggml_threadpool_params_default(threads as i32);
         params.poll = poll;
         for (allowed, cpu) in params.cpumask.iter_mut().zip(0..) {
             *allowed = cpus.contains(&cpu);
         }
-        params.strict_cpu = cpus.len() == threads as usize;
+        params.strict_cpu = strict && cpus.len() == threads as usize;
         // Else the thread that is here now, and not that which decodes, would have the last CPU.
         params.paused = true;
         NonNull::new(sys::ggml_threadpool_new(&mut params))
     };
-    let pools: Vec<_> = [pool(WATCHFUL), pool(0)].into_iter().flatten().collect();
+    let pools: Vec<_> = [pool(WATCHFUL, true), pool(0, false)].into_iter().flatten().collect();
     if let [single, batch] = pools[..] {
         // SAFETY: the context outlives neither (see `Drop`). Without pools it goes on, too.
         unsafe { sys::llama_attach_threadpool(context.as_ptr(), single.as_ptr(), batch.as_ptr()) };

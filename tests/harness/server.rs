@@ -19,6 +19,8 @@ pub struct Setup {
     pub models: PathBuf,
     /// Lines of `[nn]` in the runtime configuration, beside `models`.
     pub nn: String,
+    /// What the program is to do with the application: `up`, mostly.
+    pub command: &'static str,
     /// `--variable` and other arguments.
     pub arguments: Vec<String>,
     /// The environment of the server.
@@ -53,6 +55,7 @@ impl Default for Setup {
             ai_models: vec!["smollm2-135m-instruct".into()],
             models: models::folder(),
             nn: String::new(),
+            command: "up",
             arguments: Vec::new(),
             environment: Vec::new(),
             cache: target().join("test-cache"),
@@ -152,7 +155,7 @@ impl Server {
             std::fs::write(&path, manifest(setup)).expect("spin.toml");
             Application::Manifest(path)
         });
-        let mut program = start(&application, folder.path());
+        let mut program = start(setup.command, &application, folder.path());
         program
             .arg("--runtime-config-file")
             .arg(&runtime)
@@ -239,11 +242,11 @@ impl Server {
 }
 
 /// How the program is started: by a person, or by `spin up`, which knows it under another name.
-fn start(application: &Application, folder: &Path) -> Command {
+fn start(command: &str, application: &Application, folder: &Path) -> Command {
     match application {
         Application::Manifest(path) => {
             let mut program = Command::new(binary());
-            program.args(["up", "--from"]).arg(path);
+            program.args([command, "--from"]).arg(path);
             program
         }
         Application::BySpin { manifest, data } => {

@@ -37,6 +37,11 @@ impl Venv {
         Self(project.tools().join("clients"))
     }
 
+    /// The one that checks the recipes for production.
+    pub fn of_recipes(project: &Project) -> Self {
+        Self(project.tools().join("recipes"))
+    }
+
     /// The one with `llama-server`.
     pub fn of_llama_server(project: &Project) -> Self {
         Self(project.tools().join("llama-server"))

@@ -141,6 +141,7 @@ fn run_stages(project: &Project, choice: &Choice, stages: &mut Stages, tally: &m
     if lint {
         stages.run("lints", || clippy(project, &tools, &[&NATIVE[..], &["--all-targets"]]));
         stages.run("lints of the component", || clippy(project, &tools, &[&WASM[..]]));
+        stages.run("recipes for production", || recipes(project));
     }
 
     let tests = stages.run("build the tests", || {
@@ -188,28 +189,52 @@ fn models(project: &Project) -> Result<()> {
     Ok(())
 }
 
-/// The Python environment with the clients of `tests/clients/`, made again when one of its lists changes.
+/// The Python environment with the clients of `tests/clients/`.
 fn clients(project: &Project) -> Result<()> {
     let list = |name| project.root.join("tests/clients").join(name);
     let (whole, bare) = (list("requirements.txt"), list("requirements-no-deps.txt"));
+    let lists: [(&Path, &[&str]); 2] = [(&whole, &[]), (&bare, &["--no-deps"])];
+    let name = "installing the clients that the tests use";
+    install_lists(project, &Venv::of_clients(project), name, &lists)
+}
+
+/// Holds the recipes of `deploy/` against the schemas that are published for them.
+fn recipes(project: &Project) -> Result<()> {
+    let folder = project.root.join("deploy");
+    let venv = Venv::of_recipes(project);
+    {
+        let _alone = project.lock()?;
+        let list = folder.join("requirements.txt");
+        let name = "installing what checks the recipes for production";
+        install_lists(project, &venv, name, &[(&list, &[])])?;
+    }
+    process::run(Command::new(venv.python()).arg("-B").arg(folder.join("check.py")))
+        .context("what is in deploy/ is wrong")
+}
+
+/// Installs what lists of requirements name, each with its arguments of pip, again when one of them changes.
+fn install_lists(
+    project: &Project,
+    venv: &Venv,
+    name: &'static str,
+    lists: &[(&Path, &[&str])],
+) -> Result<()> {
     let mut wanted = String::new();
-    for list in [&whole, &bare] {
+    for (list, _) in lists {
         wanted +=
             &fs::read_to_string(list).with_context(|| format!("reading {}", list.display()))?;
     }
-    let venv = Venv::of_clients(project);
     let stamp = venv.folder().join("requirements.txt");
     if venv.python().exists() && fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
         return Ok(());
     }
-    report::step("installing the clients that the tests use", || {
-        let install = |list: &Path, how: &[&OsStr]| {
+    report::step(name, || {
+        for (list, how) in lists {
             let what = format!("what {} lists", project.show(list));
-            let these = ["--requirement".as_ref(), list.as_os_str()];
-            venv.install(&what, &[how, &these].concat())
-        };
-        install(&whole, &[])?;
-        install(&bare, &["--no-deps".as_ref()])?;
+            let mut args: Vec<&OsStr> = how.iter().map(OsStr::new).collect();
+            args.extend(["--requirement".as_ref(), list.as_os_str()]);
+            venv.install(&what, &args)?;
+        }
         fs::write(&stamp, wanted).with_context(|| format!("writing {}", stamp.display()))
     })
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Deserialize;
 use tokio::sync::Semaphore;
 use wasmtime::{Config, Enabled, Engine, InstanceAllocationStrategy, PoolingAllocationConfig};
 
@@ -35,8 +36,46 @@ pub struct Instances {
     pub room: Arc<Semaphore>,
 }
 
+/// For which CPU components are compiled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub enum Cpu {
+    /// The machine's own.
+    #[default]
+    #[serde(rename = "native")]
+    Native,
+    /// Any of x86-64 since 2009, with SSE4.2.
+    #[serde(rename = "x86-64-v2")]
+    X86_64V2,
+    /// Any of x86-64 since 2013, with AVX2.
+    #[serde(rename = "x86-64-v3")]
+    X86_64V3,
+}
+
+/// The features of the levels of x86-64 (System V ABI, "Micro-Architecture Levels"), by Cranelift's names.
+const V2: [&str; 6] =
+    ["has_sse3", "has_ssse3", "has_cmpxchg16b", "has_sse41", "has_sse42", "has_popcnt"];
+const V3: [&str; 6] = ["has_avx", "has_avx2", "has_fma", "has_bmi1", "has_bmi2", "has_lzcnt"];
+
+impl Cpu {
+    fn apply(self, config: &mut Config) -> wasmtime::Result<()> {
+        let features = match self {
+            Self::Native => return Ok(()),
+            Self::X86_64V2 => V2.to_vec(),
+            Self::X86_64V3 => [V2, V3].concat(),
+        };
+        // An explicit target is one without the features that this machine happens to have.
+        config.target("x86_64-unknown-linux-gnu")?;
+        for feature in features {
+            // SAFETY: these are features of CPUs, which the engine checks against this one before it
+            // runs anything; none changes what the code means.
+            unsafe { config.cranelift_flag_enable(feature) };
+        }
+        Ok(())
+    }
+}
+
 /// A runtime for the instances of so many requests, and the thread that counts its epochs.
-pub fn new(requests_in_flight: u32) -> wasmtime::Result<Instances> {
+pub fn new(requests_in_flight: u32, cpu: Cpu) -> wasmtime::Result<Instances> {
     let instances = requests_in_flight.saturating_add(SPARE_INSTANCES);
     // Where the kernel can't tell what an instance has written, all of that would be copied each time.
     let kept = match PoolingAllocationConfig::is_pagemap_scan_available() {
@@ -62,6 +101,7 @@ pub fn new(requests_in_flight: u32) -> wasmtime::Result<Instances> {
     config.memory_init_cow(true);
     config.memory_guaranteed_dense_image_size(DENSE_IMAGE_BYTES);
     config.epoch_interruption(true);
+    cpu.apply(&mut config)?;
     let engine = Engine::new(&config)?;
     let weak = engine.weak();
     std::thread::Builder::new().name("epochs".into()).spawn(move || {

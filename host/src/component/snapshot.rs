@@ -47,8 +47,7 @@ pub async fn load(
     let wasm = std::fs::read(source)
         .with_context(|| format!("can't read the component {} (is it built?)", source.display()))?;
     let key = key(engine, &wasm, preparation)?;
-    let folder = cache.dir("components")?;
-    let path = folder.join(format!("{key}.cwasm"));
+    let path = cache.entry("components", &format!("{key}.cwasm"))?;
     if cache.is_intact(&path) {
         match deserialize(engine, &path) {
             Ok(component) => {
@@ -70,7 +69,7 @@ pub async fn load(
         .map_err(anyhow::Error::from)
         .with_context(|| format!("can't compile the component {}", source.display()))?;
     cache.write_with_digest(&path, &compiled)?;
-    cache.prune(&folder)?;
+    cache.prune(&cache.dir("components")?)?;
     tracing::info!(
         ?initialized,
         took = ?began.elapsed(),
@@ -83,7 +82,15 @@ pub async fn load(
 fn deserialize(engine: &Engine, path: &Path) -> anyhow::Result<Component> {
     // SAFETY: the file is native code that `load` wrote; it is in a folder that only this user can
     // write, and its digest was checked or it was written just now.
-    unsafe { Component::deserialize_file(engine, path) }.map_err(anyhow::Error::from)
+    let mapped = unsafe { Component::deserialize_file(engine, path) };
+    let component = mapped.or_else(|error| {
+        // On some file systems nothing may be run (`noexec`), but it can be read.
+        tracing::debug!(%error, path = %path.display(), "can't map the component");
+        let code = std::fs::read(path)?;
+        // SAFETY: as above.
+        unsafe { Component::deserialize(engine, code) }
+    });
+    component.map_err(anyhow::Error::from)
 }
 
 /// Everything that the result depends on.

@@ -25,7 +25,7 @@ pub fn tokenizer(
     if let Some(path) = model.tokenizer() {
         return Ok(path);
     }
-    let path = cache.dir("models")?.join(format!("{weights_sha256}-{VERSION}.tokenizer.json"));
+    let path = cache.entry("models", &format!("{weights_sha256}-{VERSION}.tokenizer.json"))?;
     if !cache.is_intact(&path) {
         tracing::info!(model = model.id, "deriving the tokenizer");
         let derived = tokenizer::derive(header)?;
@@ -58,12 +58,12 @@ pub fn mount(
         content.push_str(&card);
         files.push(Files { model, card, tokenizer_sha256 });
     }
-    let mounts = cache.dir("mounts")?;
-    let mount = mounts.join(cache::digest(content.as_bytes()));
+    let mount = cache.entry("mounts", &cache::digest(content.as_bytes()))?;
     if files.iter().all(|files| files.are_in(&mount)) {
         cache.touch(&mount);
         return Ok(mount);
     }
+    let mounts = cache.dir("mounts")?;
     let aside = tempfile::tempdir_in(&mounts)?;
     for files in &files {
         files.write_into(aside.path())?;

@@ -12,7 +12,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 use hf_hub::api::sync::ApiBuilder;
-use hf_hub::{Repo, RepoType};
+use hf_hub::{Cache, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressStyle};
 use spinfer_gguf::{Header, ModelInfo};
 
@@ -163,9 +163,10 @@ fn from_hub(wanted: &Wanted, to: &Path) -> anyhow::Result<Brought> {
         name.split('/').count() == 2,
         "{name:?} is no file, no URL, and no ORGANISATION/NAME of the hub"
     );
-    let mut api = ApiBuilder::from_env().with_cache_dir(to.join("hub")).with_retries(5);
-    if let Some(token) = std::env::var("HF_TOKEN").ok().filter(|token| !token.is_empty()) {
-        api = api.with_token(Some(token));
+    let store = Cache::new(to.join("hub"));
+    let mut api = ApiBuilder::from_cache(store).with_token(token()).with_retries(5);
+    if let Some(endpoint) = variable("HF_ENDPOINT") {
+        api = api.with_endpoint(endpoint);
     }
     let revision = wanted.revision.clone().unwrap_or_else(|| "main".to_owned());
     let repo = api.build()?.repo(Repo::with_revision(name.clone(), RepoType::Model, revision));
@@ -181,6 +182,21 @@ fn from_hub(wanted: &Wanted, to: &Path) -> anyhow::Result<Brought> {
     // The hub's store names files by their checksum where they are large.
     let named = file.file_name().and_then(|name| name.to_str()).filter(|name| is_sha256(name));
     Ok(Brought { sha256: named.map(str::to_owned), file })
+}
+
+/// The user's token for the hub: `HF_TOKEN`, or where the hub's own tools keep it.
+fn token() -> Option<String> {
+    let in_home = || Some(PathBuf::from(variable("HOME")?).join(".cache/huggingface"));
+    let in_file = || {
+        let folder = variable("HF_HOME").map(PathBuf::from).or_else(in_home)?;
+        fs::read_to_string(folder.join("token")).ok()
+    };
+    let token = variable("HF_TOKEN").or_else(in_file)?;
+    Some(token.trim().to_owned()).filter(|token| !token.is_empty())
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Which of a repository's files it is.

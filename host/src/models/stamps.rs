@@ -31,6 +31,9 @@ impl Stamp {
     }
 }
 
+/// The file in which they are remembered.
+const FILE: &str = "stamps.json";
+
 /// The remembered digests, by path.
 pub struct Stamps {
     cache: Cache,
@@ -41,8 +44,8 @@ pub struct Stamps {
 impl Stamps {
     /// Reads what was remembered. A damaged file is as none.
     pub fn open(cache: &Cache) -> anyhow::Result<Self> {
-        let path = cache.dir("models")?.join("stamps.json");
-        let stamps = fs::read(&path)
+        let path = cache.dir("models")?.join(FILE);
+        let stamps = fs::read(cache.entry("models", FILE)?)
             .ok()
             .and_then(|text| serde_json::from_slice(&text).ok())
             .unwrap_or_default();

@@ -31,7 +31,7 @@ pub fn ensure_tried(
     sha256: &str,
     ignore_pre_tokenizer: bool,
 ) -> anyhow::Result<()> {
-    let mark = cache.dir("models")?.join(format!("{sha256}-{VERSION}.tried"));
+    let mark = cache.entry("models", &format!("{sha256}-{VERSION}.tried"))?;
     if mark.is_file() {
         return Ok(());
     }
