@@ -2,11 +2,10 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use llama_cpp_sys_2 as sys;
-use rustix::thread::CpuSet;
 
 use crate::{Batch, LoadError, Model, SequenceId, log};
 
@@ -323,6 +322,27 @@ impl Context {
     }
 }
 
+/// Threads that rest and look out.
+impl Context {
+    /// Nothing will be decoded soon: the threads sleep.
+    pub fn rest(&mut self) {
+        if let [single, _] = self.threadpools[..] {
+            // SAFETY: the pool lives as long as the context, and no graph is computed during `&mut self`.
+            unsafe { sys::ggml_threadpool_pause(single.as_ptr()) };
+        }
+    }
+
+    /// A decode will come soon: the threads of a single sequence look for it, for some milliseconds. A thread
+    /// that is woken by the decode itself often has to share that one's CPU for a while, which costs a good
+    /// part of a short step.
+    pub fn look_out(&mut self) {
+        if let [single, _] = self.threadpools[..] {
+            // SAFETY: as above.
+            unsafe { sys::ggml_threadpool_resume(single.as_ptr()) };
+        }
+    }
+}
+
 impl Drop for Context {
     fn drop(&mut self) {
         // SAFETY: all were made by `new`; the context goes first, since it uses the pools.
@@ -345,11 +365,6 @@ fn max_sequences() -> usize {
 /// While one sequence decodes alone there is little to do between its steps, so its threads keep looking
 /// for the next one for a while, as ggml's do by default: waking them costs a good part of a short step.
 /// Between the steps of several, guests need the cores, so those threads sleep at once.
-///
-/// Those of a single sequence have a CPU of their own each, where there are as many. Threads that wait for each
-/// other lose whole slices of the kernel's time while two of them share a CPU and another idles, and that is
-/// how it often places one that was woken. With fewer threads others may have the rest, and beside several
-/// sequences guests need all CPUs: there the kernel knows better.
 fn attach_threadpools(
     context: NonNull<sys::llama_context>,
     threads: u32,
@@ -357,34 +372,18 @@ fn attach_threadpools(
     if threads < 2 {
         return Vec::new();
     }
-    let cpus = process_cpus();
     // SAFETY: parameters are a plain value; a null pool means that ggml could not make one.
-    let pool = |poll, strict| unsafe {
+    let pool = |poll| unsafe {
         let mut params = sys::ggml_threadpool_params_default(threads as i32);
         params.poll = poll;
-        for (allowed, cpu) in params.cpumask.iter_mut().zip(0..) {
-            *allowed = cpus.contains(&cpu);
-        }
-        params.strict_cpu = strict && cpus.len() == threads as usize;
-        // Else the thread that is here now, and not that which decodes, would have the last CPU.
-        params.paused = true;
         NonNull::new(sys::ggml_threadpool_new(&mut params))
     };
-    let pools: Vec<_> = [pool(WATCHFUL, true), pool(0, false)].into_iter().flatten().collect();
+    let pools: Vec<_> = [pool(WATCHFUL), pool(0)].into_iter().flatten().collect();
     if let [single, batch] = pools[..] {
         // SAFETY: the context outlives neither (see `Drop`). Without pools it goes on, too.
         unsafe { sys::llama_attach_threadpool(context.as_ptr(), single.as_ptr(), batch.as_ptr()) };
     }
     pools
-}
-
-/// The CPUs that the process may use; those of a thread that has decoded may be fewer.
-fn process_cpus() -> &'static [usize] {
-    static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
-    CPUS.get_or_init(|| match rustix::thread::sched_getaffinity(None) {
-        Ok(allowed) => (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect(),
-        Err(_) => Vec::new(),
-    })
 }
 
 /// How long idle threads look for the next step: 131,072 pauses of the CPU's, some milliseconds, which is

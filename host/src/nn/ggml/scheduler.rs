@@ -411,6 +411,9 @@ impl Scheduler {
             }
             self.admission.release(held.spare.iter().copied().chain(rows));
         }
+        if self.contexts.is_empty() {
+            self.memory.llama_mut().rest();
+        }
     }
 
     /// Stops computing for callers that no longer listen; what they hold goes when they are closed. Whether
@@ -435,6 +438,9 @@ impl Scheduler {
             self.bring_together(&mut sequences);
             let Reservation { context, reply, since } = reservation;
             observe(&self.metrics.queue_time, since.elapsed());
+            if self.contexts.is_empty() {
+                self.memory.llama_mut().look_out();
+            }
             self.contexts.insert(context, Held { rows: Vec::new(), spare: sequences, lost: false });
             self.expected.insert(context);
             admitted.push((context, reply));
