@@ -2,7 +2,7 @@
 //! them over; what components see and what they must not; keys; TLS.
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -436,6 +436,11 @@ fn connections_are_encrypted_with_a_certificate() {
     assert!(ureq::get(format!("{url}/v1/health")).call().is_err());
     assert!(ureq::get(format!("{url}/v1/health").replace("https", "http")).call().is_err());
     assert_eq!(agent.get(format!("{url}/v1/health")).call().unwrap().status(), 200);
+    // Nor does whoever connects and says nothing hold up the end.
+    let _silent = TcpStream::connect(&server.address).unwrap();
+    let (status, output) = server.stop();
+    assert_eq!(status.code(), Some(0), "{output}");
+    assert!(!output.contains("did not end within"), "{output}");
 }
 
 /// The program ends with exit code 1, and its error is one line that holds all of `words`.

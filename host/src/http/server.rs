@@ -12,6 +12,7 @@ use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -64,6 +65,7 @@ pub async fn serve(
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING);
     let connections = GracefulShutdown::new();
+    let (serving, stopping) = watch::channel(());
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -79,8 +81,14 @@ pub async fn serve(
                             tokio::spawn(watcher.watch(connection(&builder, stream, client, service)));
                         }
                         Some(tls) => {
+                            let mut stopping = stopping.clone();
                             tokio::spawn(async move {
-                                if let Some(stream) = handshake(&tls, stream, client).await {
+                                let agreed = tokio::select! {
+                                    agreed = handshake(&tls, stream, client) => agreed,
+                                    // Nothing is lost with a client that has not asked for anything.
+                                    _ = stopping.changed() => None,
+                                };
+                                if let Some(stream) = agreed {
                                     let connection = connection(&builder, stream, client, service);
                                     // How a connection ends is its client's affair.
                                     let _ = watcher.watch(connection).await;
@@ -99,6 +107,7 @@ pub async fn serve(
         }
     }
     drop(listener);
+    drop(serving);
     drain(connections, stop).await;
 }
 
