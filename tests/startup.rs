@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde_json::json;
 use spinfer_gguf::write::Writer;
-use spinfer_tests::models::weights;
-use spinfer_tests::server::{Server, Setup};
+use spinfer_tests::models::{header, weights};
+use spinfer_tests::server::{Application, Server, Setup};
 
 const MODEL: &str = "smollm2-135m-instruct";
 
@@ -59,26 +59,6 @@ fn truncated_weights_are_named() {
         let models = models_with(Some(&whole[..length]));
         assert_refused(&setup(models.path()), &["bad/model.gguf"]);
     }
-}
-
-/// A header of a small llama model whose weights are missing, for damage that is to be found before
-/// they are wanted.
-fn header() -> Writer {
-    let tokens: Vec<String> = (0..300).map(|index| format!("t{index}")).collect();
-    Writer::new()
-        .set("general.architecture", "llama")
-        .set("llama.block_count", 1u32)
-        .set("llama.context_length", 128u32)
-        .set("llama.embedding_length", 32u32)
-        .set("llama.feed_forward_length", 64u32)
-        .set("llama.attention.head_count", 4u32)
-        .set("llama.attention.head_count_kv", 4u32)
-        .set("llama.attention.layer_norm_rms_epsilon", 1e-5f32)
-        .set("tokenizer.ggml.model", "gpt2")
-        .set("tokenizer.ggml.pre", "smollm")
-        .set("tokenizer.ggml.tokens", tokens.clone())
-        .set("tokenizer.ggml.token_type", vec![1i32; tokens.len()])
-        .set("tokenizer.ggml.merges", vec!["t 1".to_owned()])
 }
 
 #[test]
@@ -287,6 +267,29 @@ fn models_are_loaded_again_at_sighup() {
 }
 
 #[test]
+fn a_component_must_be_what_its_digest_says_at_each_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let component = folder.path().join("probe.wasm");
+    fs::copy(spinfer_tests::server::probe(), &component).unwrap();
+    let sum = Command::new("sha256sum").arg(&component).output().unwrap();
+    let sha256 = String::from_utf8(sum.stdout).unwrap()[..64].to_owned();
+    let manifest = format!(
+        "spin_manifest_version = 2\napplication = {{ name = \"app\" }}\n\
+         [[trigger.http-nn]]\nroute = \"/...\"\ncomponent = \"c\"\n\
+         [component.c]\nsource = {{ path = \"probe.wasm\", digest = \"sha256:{sha256}\" }}\n"
+    );
+    let path = folder.path().join("spin.toml");
+    fs::write(&path, manifest).unwrap();
+    let application = Some(Application::Manifest(path));
+    let server = Server::start(&Setup { application, ..Setup::default() });
+    assert_eq!(server.get("/look").status, 200);
+    fs::copy(spinfer_tests::server::probe_p2(), &component).unwrap();
+    reload(&server, "the old models and components go on");
+    server.wait_for_line(|line| line.contains("go on") && line.contains("SHA-256"));
+    assert_eq!(server.get("/look").status, 200);
+}
+
+#[test]
 fn models_are_listed_with_what_they_can_do() {
     let folder = weights(MODEL);
     let folder = folder.parent().unwrap().parent().unwrap();
@@ -345,13 +348,18 @@ fn the_doctor_says_what_is_missing() {
     fs::write(&path, &manifest).unwrap();
     fs::create_dir_all(&model).unwrap();
     let (fine, said) = doctor(&path);
-    assert!(!fine && said.contains(&format!("{MODEL}: there is no")), "{said}");
+    assert!(!fine && said.contains("there is no") && said.contains("model.gguf"), "{said}");
     std::os::unix::fs::symlink(weights(MODEL), model.join("model.gguf")).unwrap();
     let (fine, said) = doctor(&path);
     assert!(fine && !said.contains("MISSING"), "{said}");
     fs::write(&path, manifest.replace("spinfer.wasm", "missing.wasm")).unwrap();
     let (fine, said) = doctor(&path);
     assert!(!fine && said.contains("missing.wasm"), "{said}");
+    let mut with_tls = Command::new(spinfer_tests::server::binary());
+    with_tls.args(["doctor", "--listen", "127.0.0.1:0", "--from"]).arg(&path);
+    with_tls.args(["--tls-cert", "/nowhere/cert.pem", "--tls-key", "/nowhere/key.pem"]);
+    let said = String::from_utf8(with_tls.output().unwrap().stdout).unwrap();
+    assert!(said.contains("TLS") && said.contains("/nowhere/cert.pem"), "{said}");
     let (fine, said) = doctor(Path::new("/nowhere/spin.toml"));
     assert!(!fine && said.contains("/nowhere/spin.toml"), "{said}");
 }

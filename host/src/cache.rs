@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
@@ -56,14 +56,18 @@ impl Cache {
         }
     }
 
-    /// Opens the cache at `root`, making it if it isn't there. One that can't be written is read, and what
-    /// is missing there goes to a temporary folder.
+    /// Opens the cache at `root`, making it if it isn't there.
     pub fn open(root: PathBuf) -> anyhow::Result<Self> {
+        Self::make(&root).with_context(|| format!("can't write the cache {}", root.display()))?;
+        private_dir(&root)?;
+        Ok(Self { root, prepared: None, temporary: None })
+    }
+
+    /// Opens the cache at `root`. One that can't be written is read, and what is missing there goes to a
+    /// temporary folder.
+    pub fn open_or_read(root: PathBuf) -> anyhow::Result<Self> {
         match Self::make(&root) {
-            Ok(()) => {
-                private_dir(&root)?;
-                Ok(Self { root, prepared: None, temporary: None })
-            }
+            Ok(()) => Self::open(root),
             Err(error) => Self::open_beside(root, &error),
         }
     }
@@ -79,15 +83,24 @@ impl Cache {
         }
         match fs::symlink_metadata(root)?.is_dir() {
             true => tempfile::tempfile_in(root).map(drop),
-            // Which is said better elsewhere.
+            // `own_dir` has better words for it.
             false => Ok(()),
         }
     }
 
     fn open_beside(root: PathBuf, why: &io::Error) -> anyhow::Result<Self> {
-        if root.symlink_metadata().is_ok() {
-            private_dir(&root)?;
-        }
+        let prepared = match root.symlink_metadata() {
+            Ok(_) => {
+                // It is only read, so others may read it, too.
+                ensure!(
+                    own_dir(&root)?.permissions().mode() & 0o022 == 0,
+                    "others may write the cache {}, which is run as native code",
+                    root.display()
+                );
+                Some(root.clone())
+            }
+            Err(_) => None,
+        };
         let name = || {
             let mut name = tempfile::Builder::new();
             name.prefix("spinfer-cache-");
@@ -108,7 +121,7 @@ impl Cache {
         );
         Ok(Self {
             root: temporary.path().to_owned(),
-            prepared: root.is_dir().then_some(root),
+            prepared,
             temporary: Some(Arc::new(temporary)),
         })
     }
@@ -216,18 +229,23 @@ fn private_dir(dir: &Path) -> anyhow::Result<()> {
         }
         _ => {}
     }
-    let metadata = fs::symlink_metadata(dir)?;
-    if !metadata.is_dir() {
-        bail!("the cache {} is not a folder", dir.display());
-    }
-    if metadata.uid() != rustix::process::geteuid().as_raw() {
-        bail!("the cache {} belongs to another user", dir.display());
-    }
-    if metadata.permissions().mode() & 0o777 != 0o700 {
+    if own_dir(dir)?.permissions().mode() & 0o777 != 0o700 {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
             .with_context(|| format!("others may use the cache {}", dir.display()))?;
     }
     Ok(())
+}
+
+/// What the file system says of a folder, which must belong to the user and be no link.
+fn own_dir(dir: &Path) -> anyhow::Result<fs::Metadata> {
+    let metadata = fs::symlink_metadata(dir)?;
+    ensure!(metadata.is_dir(), "the cache {} is not a folder", dir.display());
+    ensure!(
+        metadata.uid() == rustix::process::geteuid().as_raw(),
+        "the cache {} belongs to another user",
+        dir.display()
+    );
+    Ok(metadata)
 }
 
 fn digest_path(path: &Path) -> PathBuf {
@@ -250,6 +268,11 @@ pub fn digest_of_file(path: &Path) -> io::Result<String> {
             count => sha.update(&buffer[..count]),
         }
     }
+}
+
+/// Whether a text is a SHA-256 in hex.
+pub fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -301,6 +324,13 @@ mod tests {
         let root = beside.root().to_owned();
         drop(beside);
         assert!(!root.exists() && there.exists());
+        let opened_to = |mode| {
+            let root = dir.path().join("cache");
+            fs::set_permissions(&root, fs::Permissions::from_mode(mode)).unwrap();
+            Cache::open_beside(root, &read_only).and_then(|cache| cache.entry("a", "code"))
+        };
+        assert_eq!(opened_to(0o755).unwrap(), there, "others may read it");
+        assert!(opened_to(0o775).unwrap_err().to_string().contains("others may write"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::Context;
@@ -12,9 +12,9 @@ use wasmtime::PoolingAllocationConfig;
 use crate::app::App;
 use crate::cache::Cache;
 use crate::config::RuntimeConfig;
+use crate::http::tls::{self, TlsFiles};
 use crate::load;
 use crate::machine;
-use crate::models::catalogue;
 
 /// What was found out.
 pub struct Report {
@@ -24,12 +24,11 @@ pub struct Report {
     pub can_serve: bool,
 }
 
-/// How serious it is.
+/// How serious it is; what can't be done without is an error.
 enum Finding {
     Fine(String),
     /// It can be done without.
     Aside(String),
-    Missing(String),
 }
 
 /// What is looked at.
@@ -39,9 +38,11 @@ pub struct Patient<'a> {
     /// How models are run.
     pub config: &'a RuntimeConfig,
     /// Where derived things are kept.
-    pub cache: anyhow::Result<std::path::PathBuf>,
+    pub cache: anyhow::Result<PathBuf>,
     /// Where it would be served.
     pub listen: SocketAddr,
+    /// How connections would be encrypted, if they were.
+    pub tls: Option<&'a TlsFiles>,
 }
 
 /// Looks at everything.
@@ -49,9 +50,12 @@ pub fn examine(patient: Patient<'_>) -> Report {
     let mut report = Report { text: String::new(), can_serve: true };
     report.add("processor", Ok(processor()));
     report.add("kernel", Ok(kernel()));
-    let cache = patient.cache.and_then(Cache::open);
-    report.add("cache", cache.map(|cache| Finding::Fine(cache.root().display().to_string())));
+    report.add("cache", patient.cache.and_then(cache));
     report.add("address", address(patient.listen));
+    if let Some(files) = patient.tls {
+        let about = || files.certificate.display().to_string();
+        report.add("TLS", tls::acceptor(files).map(|_| Finding::Fine(about())));
+    }
     match patient.app {
         Ok(app) => {
             let about = format!("{} in {}", app.name, app.origin);
@@ -77,7 +81,6 @@ impl Report {
         let (mark, about) = match finding {
             Ok(Finding::Fine(about)) => ("ok", about),
             Ok(Finding::Aside(about)) => ("-", about),
-            Ok(Finding::Missing(about)) => ("MISSING", about),
             Err(error) => ("MISSING", format!("{error:#}")),
         };
         self.can_serve &= mark != "MISSING";
@@ -107,28 +110,24 @@ fn address(listen: SocketAddr) -> anyhow::Result<Finding> {
 }
 
 fn models(app: &App, config: &RuntimeConfig) -> anyhow::Result<Finding> {
-    let folder = load::models_folder(app, &config.nn);
-    let wanted: Vec<_> =
-        app.components.values().flat_map(|component| &component.ai_models).collect();
-    if wanted.is_empty() {
-        return Ok(Finding::Fine("no component wants any".to_owned()));
-    }
-    let found = catalogue::find(&folder)?;
-    for id in &wanted {
-        let Some(model) = found.get(*id) else {
-            let place = folder.join(id).join(catalogue::WEIGHTS);
-            return Ok(Finding::Missing(format!("{id}: there is no {}", place.display())));
-        };
+    let wanted = load::wanted_models(app, &config.nn)?;
+    for model in wanted.values() {
         let weights = model.weights();
         let header = Header::read(&weights).with_context(|| weights.display().to_string())?;
         ModelInfo::from_header(&header).with_context(|| weights.display().to_string())?;
     }
-    Ok(Finding::Fine(format!("{} in {}", wanted.len(), show(&folder))))
+    let ids: Vec<_> = wanted.into_keys().collect();
+    Ok(Finding::Fine(if ids.is_empty() { "none are wanted".to_owned() } else { ids.join(", ") }))
 }
 
-fn show(folder: &Path) -> String {
-    std::path::absolute(folder)
-        .map_or_else(|_| folder.display().to_string(), |path| path.display().to_string())
+fn cache(root: PathBuf) -> anyhow::Result<Finding> {
+    let shown = root.display().to_string();
+    Ok(match Cache::open_or_read(root)?.is_kept() {
+        true => Finding::Fine(shown),
+        false => Finding::Aside(format!(
+            "{shown} can't be written: what is not in it is prepared at each start"
+        )),
+    })
 }
 
 fn there_is(program: &str, why: &str) -> Finding {

@@ -70,7 +70,8 @@ pub struct Loader {
 /// Refuses components whose file isn't there, or isn't what it must be.
 pub fn check_sources(app: &App) -> anyhow::Result<()> {
     app.components.iter().try_for_each(|(id, component)| {
-        check_source(&component.source).with_context(|| format!("component {id:?}"))
+        check_source(&component.source)
+            .with_context(|| format!("in {}: component {id:?}", app.origin))
     })
 }
 
@@ -112,6 +113,7 @@ impl Loader {
 
     /// Loads all of it as it is on disk now.
     pub async fn load(&self) -> anyhow::Result<Loaded> {
+        check_sources(&self.app)?;
         let models = self.load_models()?;
         let mut stamps = Stamps::open(&self.cache)?;
         let graphs = models.iter().map(|(id, model)| (id.clone(), model.graph.clone()));
@@ -177,30 +179,10 @@ impl Loader {
 
     /// Loads the models that some component may use.
     fn load_models(&self) -> anyhow::Result<BTreeMap<String, LoadedModel>> {
-        let app = &self.app;
-        let wanted: BTreeSet<&String> =
-            app.components.values().flat_map(|component| &component.ai_models).collect();
-        if wanted.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let folder = models_folder(app, &self.config);
-        let found = catalogue::find(&folder)?;
-        for id in found.keys().filter(|id| !wanted.contains(id)) {
-            tracing::info!(model = id, "not loaded: no component's ai_models lists it");
-        }
         let mut stamps = Stamps::open(&self.cache)?;
-        wanted
+        wanted_models(&self.app, &self.config)?
             .into_iter()
-            .map(|id| {
-                let model = found.get(id).with_context(|| {
-                    format!(
-                        "in {}: the ai_models list {id:?}, but there is no {}/{id}/model.gguf",
-                        app.origin,
-                        folder.display()
-                    )
-                })?;
-                Ok((id.clone(), self.load_model(model, &mut stamps)?))
-            })
+            .map(|(id, model)| Ok((id, self.load_model(&model, &mut stamps)?)))
             .collect()
     }
 
@@ -242,9 +224,34 @@ struct LoadedModel {
     visible: VisibleModel,
 }
 
-/// The folder with the models.
-pub fn models_folder(app: &App, config: &NnConfig) -> PathBuf {
-    config.models.clone().unwrap_or_else(|| app.folder.join("models"))
+/// The models that some component may use, by id.
+pub fn wanted_models(
+    app: &App,
+    config: &NnConfig,
+) -> anyhow::Result<BTreeMap<String, ModelFolder>> {
+    let wanted: BTreeSet<&String> =
+        app.components.values().flat_map(|component| &component.ai_models).collect();
+    if wanted.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let folder = config.models.clone().unwrap_or_else(|| app.folder.join("models"));
+    let mut found = catalogue::find(&folder)?;
+    for id in &wanted {
+        ensure!(
+            found.contains_key(*id),
+            "in {}: the ai_models list {id:?}, but there is no {}/{id}/model.gguf",
+            app.origin,
+            folder.display()
+        );
+    }
+    found.retain(|id, _| {
+        let is_wanted = wanted.contains(id);
+        if !is_wanted {
+            tracing::info!(model = id, "not loaded: no component's ai_models lists it");
+        }
+        is_wanted
+    });
+    Ok(found)
 }
 
 /// How the model is run: what the settings say, bounded by what the machine has.

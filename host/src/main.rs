@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Command as ClapCommand, CommandFactory, Parser, Subcommand};
 use spinfer_host::app::TRIGGER;
+use spinfer_host::cache::is_digest;
 use spinfer_host::doctor::Report;
 use spinfer_host::http::tls::TlsFiles;
 use spinfer_host::load::Preparations;
@@ -50,7 +51,7 @@ enum Command {
         #[arg(long)]
         revision: Option<String>,
         /// What the SHA-256 of the weights must be, in hex
-        #[arg(long, value_name = "HEX")]
+        #[arg(long, value_name = "HEX", value_parser = digest)]
         sha256: Option<String>,
         /// The folder of models
         #[arg(long, default_value = "models", value_name = "FOLDER")]
@@ -149,6 +150,13 @@ fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err("must be NAME=VALUE".to_owned()),
+    }
+}
+
+fn digest(text: &str) -> Result<String, String> {
+    match is_digest(text) {
+        true => Ok(text.to_owned()),
+        false => Err("must be 64 hex digits".to_owned()),
     }
 }
 
@@ -308,7 +316,10 @@ fn ended(done: anyhow::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("Error: {error:#}");
+            // Parsers of other libraries show the place in lines of its own.
+            let sentence = format!("{error:#}");
+            let words: Vec<_> = sentence.split_whitespace().collect();
+            eprintln!("Error: {}", words.join(" "));
             ExitCode::FAILURE
         }
     }

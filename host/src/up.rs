@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -68,7 +68,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
             "not loaded: its route is private, and nobody here calls it"
         );
     }
-    load::check_sources(&app).with_context(|| format!("in {}", app.origin))?;
+    load::check_sources(&app)?;
     let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
     let listener = listen(options.listen, options.find_free_port).await?;
     let address = listener.local_addr()?;
@@ -82,7 +82,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         metrics.clone(),
     )?);
     // On a thread of its own: most of it is hashing and compiling, which must hold up nobody.
-    let cache = Cache::open(options.cache.map_or_else(Cache::default_root, Ok)?)?;
+    let cache = Cache::open_or_read(options.cache.map_or_else(Cache::default_root, Ok)?)?;
     let to_load = (app.clone(), config.nn, cache.clone());
     let loading = tokio::task::spawn_blocking(move || {
         let (app, config, cache) = to_load;
@@ -163,9 +163,7 @@ pub async fn prewarm(options: Options) -> anyhow::Result<String> {
     let began = Instant::now();
     let config = RuntimeConfig::load(options.runtime_config_file.as_deref())?;
     let app = Arc::new(application(&options, &config)?);
-    load::check_sources(&app).with_context(|| format!("in {}", app.origin))?;
     let cache = Cache::open(options.cache.map_or_else(Cache::default_root, Ok)?)?;
-    ensure!(cache.is_kept(), "nothing can be prepared where the cache can't be written");
     let metrics = prometheus::Registry::new();
     let root = cache.root().display().to_string();
     let loader = Loader::new(app, config.nn, cache, options.preparations, &metrics)?;
@@ -184,6 +182,7 @@ pub fn examine(options: &Options) -> anyhow::Result<Report> {
         config: &config,
         cache: options.cache.clone().map_or_else(Cache::default_root, Ok),
         listen: options.listen,
+        tls: options.tls.as_ref(),
     }))
 }
 

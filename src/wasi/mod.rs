@@ -75,9 +75,11 @@ fn refuse(refused: &RouteError, mut headers: response::Headers) -> Response {
     response::json(error.status, headers, error.to_json())
 }
 
-/// A header's value, if there is one that is text.
+/// A header's value, if there is one, and one alone, that is text.
 fn header(headers: &HeaderMap, name: &str) -> Option<String> {
-    Some(headers.get(name)?.to_str().ok()?.to_owned())
+    let mut values = headers.get_all(name).iter();
+    let value = values.next().filter(|_| values.next().is_none())?;
+    Some(value.to_str().ok()?.to_owned())
 }
 
 /// The settings, from the application's variables. One that the application doesn't define has its

@@ -30,6 +30,26 @@ pub fn weights(id: &str) -> PathBuf {
     path
 }
 
+/// A header of a small llama model whose weights are missing, for damage that is to be found before
+/// they are wanted.
+pub fn header() -> Writer {
+    let tokens: Vec<String> = (0..300).map(|index| format!("t{index}")).collect();
+    Writer::new()
+        .set("general.architecture", "llama")
+        .set("llama.block_count", 1u32)
+        .set("llama.context_length", 128u32)
+        .set("llama.embedding_length", 32u32)
+        .set("llama.feed_forward_length", 64u32)
+        .set("llama.attention.head_count", 4u32)
+        .set("llama.attention.head_count_kv", 4u32)
+        .set("llama.attention.layer_norm_rms_epsilon", 1e-5f32)
+        .set("tokenizer.ggml.model", "gpt2")
+        .set("tokenizer.ggml.pre", "smollm")
+        .set("tokenizer.ggml.tokens", tokens.clone())
+        .set("tokenizer.ggml.token_type", vec![1i32; tokens.len()])
+        .set("tokenizer.ggml.merges", vec!["t 1".to_owned()])
+}
+
 /// Writes a model's weights to `path`, with what `change` makes of its metadata.
 ///
 /// # Panics

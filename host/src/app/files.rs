@@ -102,26 +102,29 @@ fn copy_matching(
     exclude: &[Pattern],
     into: &Path,
 ) -> anyhow::Result<()> {
-    let parts = Path::new(pattern).components();
+    let parts: Vec<_> = Path::new(pattern).components().collect();
     ensure!(
-        parts.clone().all(|part| matches!(part, Part::Normal(_) | Part::CurDir)),
+        parts.iter().all(|part| matches!(part, Part::Normal(_) | Part::CurDir)),
         "must be a path below the application's folder, without .."
     );
+    let folder = fs::canonicalize(folder)?;
+    // What no wildcard stands for need not be looked through.
+    let plain = |part: &&Part<'_>| !part.as_os_str().to_string_lossy().contains(['*', '?', '[']);
+    let base: PathBuf = parts.iter().take_while(plain).collect();
     // A folder stands for all that is in it.
     let pattern = match folder.join(pattern).is_dir() {
         true => format!("{}/**/*", pattern.trim_end_matches('/')),
-        false => pattern.trim_start_matches("./").to_owned(),
+        false => pattern.to_owned(),
     };
-    let folder = fs::canonicalize(folder)?;
-    let prefix = Pattern::escape(&folder.to_string_lossy());
+    let pattern = Pattern::new(pattern.trim_start_matches("./"))?;
     let mut any = false;
-    for found in glob::glob_with(&format!("{prefix}/{pattern}"), OPTIONS)? {
-        let found = found?;
-        let path = found.strip_prefix(&folder)?;
-        any = true;
-        let excluded = exclude.iter().any(|pattern| pattern.matches_path_with(path, OPTIONS));
-        if !excluded && !found.is_dir() {
-            copy_file(&found, &folder, &into.join(path))?;
+    for file in below_folder(&folder.join(base))? {
+        let path = file.strip_prefix(&folder)?;
+        if pattern.matches_path_with(path, OPTIONS) {
+            any = true;
+            if !exclude.iter().any(|pattern| pattern.matches_path_with(path, OPTIONS)) {
+                copy_file(&file, &folder, &into.join(path))?;
+            }
         }
     }
     ensure!(any, "matches nothing");
@@ -132,10 +135,38 @@ fn place(source: &Path, destination: &str, into: &Path) -> anyhow::Result<()> {
     let to = into.join(below(destination)?);
     let source =
         fs::canonicalize(source).with_context(|| format!("can't read {}", source.display()))?;
-    match source.is_dir() {
-        true => copy_folder(&source, &source, &to),
-        false => copy_file(&source, source.parent().unwrap_or(&source), &to),
+    if source.is_file() {
+        return copy_file(&source, &source, &to);
     }
+    fs::create_dir_all(&to)?;
+    for file in below_folder(&source)? {
+        copy_file(&file, &source, &to.join(file.strip_prefix(&source)?))?;
+    }
+    Ok(())
+}
+
+/// The files below a folder, in order, and links, which are not followed; or the file itself that there is
+/// instead, or nothing.
+pub fn below_folder(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = Vec::new();
+    match fs::symlink_metadata(folder) {
+        Ok(metadata) if metadata.is_dir() => folders.push(folder.to_owned()),
+        Ok(_) => files.push(folder.to_owned()),
+        Err(_) => {}
+    }
+    while let Some(folder) = folders.pop() {
+        let context = || format!("can't read the folder {}", folder.display());
+        for entry in fs::read_dir(&folder).with_context(context)? {
+            let entry = entry.with_context(context)?;
+            match entry.file_type().with_context(context)?.is_dir() {
+                true => folders.push(entry.path()),
+                false => files.push(entry.path()),
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// A path of a component, as one below its `/`.
@@ -149,19 +180,6 @@ fn below(destination: &str) -> anyhow::Result<&Path> {
         "files: the destination {destination:?} must not have .. in it"
     );
     Ok(path)
-}
-
-fn copy_folder(folder: &Path, root: &Path, to: &Path) -> anyhow::Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let (path, to) = (entry.path(), to.join(entry.file_name()));
-        match entry.file_type()?.is_dir() {
-            true => copy_folder(&path, root, &to)?,
-            false => copy_file(&path, root, &to)?,
-        }
-    }
-    Ok(())
 }
 
 /// Copies a file, or what a link leads to, if that is a file below `root`.
@@ -265,10 +283,16 @@ mod tests {
         let mounts = copy(from.path(), &[placed("static", "/")], &[]).unwrap();
         assert_eq!(fs::read(mounts.folders[0].host.join("inside")).unwrap(), b"a.txt");
         std::os::unix::fs::symlink("/etc/hostname", from.path().join("static/outside")).unwrap();
-        for entry in [pattern("static/*"), placed("static", "/")] {
-            let error = copy(from.path(), &[entry], &[]).unwrap_err();
-            assert!(format!("{error:#}").contains("leads outside"), "{error:#}");
-        }
+        let refused = |entry: Files, link: &str| {
+            let error = format!("{:#}", copy(from.path(), &[entry], &[]).unwrap_err());
+            assert!(error.contains(&format!("{link} is a link that leads outside")), "{error}");
+        };
+        refused(pattern("static/*"), "static/outside");
+        refused(placed("static", "/"), "static/outside");
+        fs::remove_file(from.path().join("static/outside")).unwrap();
+        std::os::unix::fs::symlink("/etc", from.path().join("static/etc")).unwrap();
+        refused(pattern("static/**/*"), "static/etc");
+        refused(placed("static", "/"), "static/etc");
     }
 
     #[test]

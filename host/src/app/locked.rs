@@ -83,7 +83,7 @@ struct LockedTrigger {
 
 /// The table `[[trigger.http-nn]]`.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table with a route and a component")]
 struct TriggerConfig {
     #[serde(rename = "id")]
     _id: Option<String>,

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
+use crate::cache::is_digest;
 use files::Files;
 use outbound::AllowedHosts;
 use route::{Matched, Route};
@@ -232,7 +233,7 @@ fn values(
 fn sha256(digest: &str) -> anyhow::Result<String> {
     digest
         .strip_prefix("sha256:")
-        .filter(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        .filter(|hex| is_digest(hex))
         .map(str::to_ascii_lowercase)
         .with_context(|| format!("the digest {digest:?} is not sha256: and 64 hex digits"))
 }

@@ -156,7 +156,7 @@ impl Ports {
 
     /// `*`, `80`, or `8000..8100`, whose end is not in it.
     fn parse(text: &str) -> anyhow::Result<Self> {
-        let number = |text: &str| text.parse::<u16>().context("has a port that is none");
+        let number = |text: &str| text.parse::<u16>().ok().context("has a port that is none");
         Ok(match text.split_once("..") {
             _ if text == "*" => Self { first: 0, last: u16::MAX },
             Some((first, end)) => {

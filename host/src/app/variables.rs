@@ -27,9 +27,9 @@ pub enum Provider {
         dotenv_path: Option<PathBuf>,
     },
     /// Spin has it, this host not.
-    Vault {},
+    Vault(toml::Table),
     /// Spin has it, this host not.
-    AzureKeyVault {},
+    AzureKeyVault(toml::Table),
 }
 
 /// The values given from outside.
@@ -60,7 +60,7 @@ impl VariableSources {
                         others.push(prefixed(&dotenv(&folder.join(path))?, prefix));
                     }
                 }
-                Provider::Vault {} | Provider::AzureKeyVault {} => bail!(
+                Provider::Vault(_) | Provider::AzureKeyVault(_) => bail!(
                     "of the variables_provider types only \"static\" and \"env\" are supported here"
                 ),
             }
@@ -167,6 +167,7 @@ mod tests {
         };
         assert!(error(env("v")).contains("line 2") && !error(env("v")).contains("secret"));
         assert!(error(env("missing")).contains("missing"));
-        assert!(error(Provider::Vault {}).contains("static"));
+        let vault = toml::from_str("type = \"vault\"\nurl = \"http://127.0.0.1\"").unwrap();
+        assert!(error(vault).contains("only \"static\" and \"env\""));
     }
 }

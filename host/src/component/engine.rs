@@ -63,6 +63,9 @@ impl Cpu {
             Self::X86_64V2 => V2.to_vec(),
             Self::X86_64V3 => [V2, V3].concat(),
         };
+        if std::env::consts::ARCH != "x86_64" {
+            wasmtime::bail!("a level of x86-64 was asked for on {}", std::env::consts::ARCH);
+        }
         // An explicit target is one without the features that this machine happens to have.
         config.target("x86_64-unknown-linux-gnu")?;
         for feature in features {

@@ -6,8 +6,7 @@
 //! no network, random numbers and clocks stand still, and of the host there is only the read-only
 //! folder `/models`. The compiled result is kept in the cache.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
@@ -18,6 +17,7 @@ use wasmtime::component::{Component, Linker};
 use wasmtime_wizer::Wizer;
 
 use super::state::InstanceState;
+use crate::app::files::below_folder;
 use crate::cache::{self, Cache};
 
 /// The export that is called before the snapshot.
@@ -105,10 +105,7 @@ fn key(engine: &Engine, wasm: &[u8], preparation: &Preparation<'_>) -> anyhow::R
     part(cache::digest(wasm).as_bytes());
     part(&[preparation.snapshot.into()]);
     if let Some(models) = preparation.models {
-        let mut files = Vec::new();
-        walk(models, &mut files).with_context(|| format!("can't read {}", models.display()))?;
-        files.sort();
-        for file in files {
+        for file in below_folder(models)? {
             let name = file.strip_prefix(models).unwrap_or(&file);
             part(name.to_string_lossy().as_bytes());
             part(cache::digest_of_file(&file)?.as_bytes());
@@ -131,18 +128,6 @@ fn compatibility(engine: &Engine) -> Vec<u8> {
     let mut bytes = Bytes(Vec::new());
     std::hash::Hash::hash(&engine.precompile_compatibility_hash(), &mut bytes);
     bytes.0
-}
-
-fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            walk(&path, files)?;
-        } else {
-            files.push(path);
-        }
-    }
-    Ok(())
 }
 
 /// Whether a component itself, and not one inside it, exports that name.

@@ -102,7 +102,9 @@ impl Access {
             None => Some(&self.others.keys),
         };
         let Some(keys) = keys else { return Ok(()) };
-        let authorization = request.headers().get(AUTHORIZATION);
+        // Of several nobody could say which counts.
+        let mut sent = request.headers().get_all(AUTHORIZATION).iter();
+        let authorization = sent.next().filter(|_| sent.next().is_none());
         let authorization = authorization.and_then(|value| value.to_str().ok());
         keys.admit(request.method().as_str(), request.uri().path(), authorization)
     }
@@ -171,6 +173,12 @@ mod tests {
             assert_eq!(check(component, "/metrics", Some("two")), Ok(()));
             assert_eq!(check(component, "/v1/health", None), Ok(()));
         }
+        let mut twice = Request::new(());
+        for key in ["one", "wrong"] {
+            let value = HeaderValue::try_from(format!("Bearer {key}")).unwrap();
+            twice.headers_mut().append(AUTHORIZATION, value);
+        }
+        assert!(access.check_key(Some("keyed"), &twice).is_err(), "one of them is wrong");
         for component in ["open", "without_models"] {
             assert_eq!(check(Some(component), "/anything", None), Ok(()));
         }

@@ -53,6 +53,9 @@ const DEFAULT: Packaged = Packaged {
 /// Where unfinished pulls are, below the models' folder; names that begin with a dot are no models.
 const UNFINISHED: &str = ".pull";
 
+/// The store of the hub's client, below that.
+const HUB: &str = "hub";
+
 /// Brings a model below `models`. Gives its id.
 pub fn pull(wanted: &Wanted, models: &Path) -> anyhow::Result<String> {
     let id = id_of(wanted)?;
@@ -65,30 +68,42 @@ pub fn pull(wanted: &Wanted, models: &Path) -> anyhow::Result<String> {
     let unfinished = models.join(UNFINISHED);
     fs::create_dir_all(&unfinished)
         .with_context(|| format!("can't make the folder {}", unfinished.display()))?;
-    let Brought { file, sha256 } = bring(wanted, &unfinished)?;
-    let expected = wanted.sha256.as_ref().map(|sha256| sha256.to_ascii_lowercase()).or(sha256);
-    if let Some(expected) = expected {
-        let found = cache::digest_of_file(&file)?;
-        if found != expected {
+    let pulled = bring(wanted, &unfinished).and_then(|brought| {
+        let file = checked(brought, wanted.sha256.as_deref())?;
+        fs::create_dir_all(models.join(&id))
+            .and_then(|()| fs::rename(&file, &place))
+            .with_context(|| format!("can't put the weights at {}", place.display()))?;
+        let _ = fs::remove_dir_all(unfinished.join(HUB));
+        Ok(id)
+    });
+    // It stays where there is something to go on from.
+    let _ = fs::remove_dir(&unfinished);
+    pulled
+}
+
+/// Removes what isn't what it must be.
+fn checked(brought: Brought, wanted: Option<&str>) -> anyhow::Result<PathBuf> {
+    let Brought { file, sha256 } = brought;
+    let check = || {
+        if let Some(expected) = wanted.or(sha256.as_deref()) {
+            let found = cache::digest_of_file(&file)?;
+            ensure!(
+                found.eq_ignore_ascii_case(expected),
+                "the SHA-256 of what came is {found}, but must be {expected}; it was removed"
+            );
+        }
+        Header::read(&file)
+            .map_err(anyhow::Error::from)
+            .and_then(|header| Ok(ModelInfo::from_header(&header)?))
+            .context("what came are no weights that can be used, and was removed")
+    };
+    match check() {
+        Ok(_) => Ok(file),
+        Err(error) => {
             let _ = fs::remove_file(&file);
-            bail!("the SHA-256 of what came is {found}, but must be {expected}; it was removed");
+            Err(error)
         }
     }
-    if let Err(error) = Header::read(&file).map_err(anyhow::Error::from).and_then(|header| {
-        ModelInfo::from_header(&header)?;
-        Ok(())
-    }) {
-        let _ = fs::remove_file(&file);
-        return Err(error.context("what came are no weights that can be used, and was removed"));
-    }
-    let folder = models.join(&id);
-    fs::create_dir_all(&folder)
-        .and_then(|()| fs::rename(&file, &place))
-        .with_context(|| format!("can't put the weights at {}", place.display()))?;
-    // Nothing else is in there, unless another pull goes on.
-    let _ = fs::remove_dir_all(unfinished.join("hub"));
-    let _ = fs::remove_dir(&unfinished);
-    Ok(id)
 }
 
 /// A file that came whole.
@@ -136,6 +151,10 @@ impl Source {
 /// The id that was given, or one by where the model comes from.
 fn id_of(wanted: &Wanted) -> anyhow::Result<String> {
     let from = wanted.from.as_str();
+    ensure!(!from.is_empty(), "there is no model without a name");
+    let is_web =
+        ["https", "http"].map(Some).contains(&from.split_once("://").map(|(scheme, _)| scheme));
+    ensure!(!from.contains("://") || is_web, "{from}: URLs must be https or http");
     let id = match (&wanted.id, Source::of(from)) {
         (Some(id), _) => id.clone(),
         (None, Source::Packaged | Source::Hub) => from.to_owned(),
@@ -163,7 +182,7 @@ fn from_hub(wanted: &Wanted, to: &Path) -> anyhow::Result<Brought> {
         name.split('/').count() == 2,
         "{name:?} is no file, no URL, and no ORGANISATION/NAME of the hub"
     );
-    let store = Cache::new(to.join("hub"));
+    let store = Cache::new(to.join(HUB));
     let mut api = ApiBuilder::from_cache(store).with_token(token()).with_retries(5);
     if let Some(endpoint) = variable("HF_ENDPOINT") {
         api = api.with_endpoint(endpoint);
@@ -180,7 +199,8 @@ fn from_hub(wanted: &Wanted, to: &Path) -> anyhow::Result<Brought> {
     })?;
     let file = fs::canonicalize(&link)?;
     // The hub's store names files by their checksum where they are large.
-    let named = file.file_name().and_then(|name| name.to_str()).filter(|name| is_sha256(name));
+    let named =
+        file.file_name().and_then(|name| name.to_str()).filter(|name| cache::is_digest(name));
     Ok(Brought { sha256: named.map(str::to_owned), file })
 }
 
@@ -215,45 +235,53 @@ fn choose(name: &str, files: &[String], wanted: Option<&str>) -> anyhow::Result<
     }
 }
 
-fn is_sha256(text: &str) -> bool {
-    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
-}
-
-/// From a URL; what is there already of an earlier try is not asked for again.
+/// From a URL. What is there of an earlier try is not asked for again, as long as it is of the same content.
 fn from_url(url: &str, to: &Path) -> anyhow::Result<Brought> {
     let file = to.join(format!("{}.part", cache::digest(url.as_bytes())));
-    let context = || format!("can't bring {url}; the same command goes on from here");
+    let tag_file = file.with_extension("tag");
     let there = file.metadata().map_or(0, |metadata| metadata.len());
     let mut request = ureq::get(url);
-    if there > 0 {
-        request = request.header("range", format!("bytes={there}-"));
+    if let (1.., Ok(tag)) = (there, fs::read_to_string(&tag_file)) {
+        request = request.header("range", format!("bytes={there}-")).header("if-range", tag);
     }
+    let whole = |file| {
+        let _ = fs::remove_file(&tag_file);
+        Ok(Brought { file, sha256: None })
+    };
     let response = match request.call() {
         // All of it was there, and its end is not beyond it.
-        Err(ureq::Error::StatusCode(416)) => return Ok(Brought { file, sha256: None }),
-        response => response.with_context(context)?,
+        Err(ureq::Error::StatusCode(416)) => return whole(file),
+        response => response.with_context(|| format!("can't bring {url}"))?,
     };
-    let header = |name: &str| response.headers().get(name)?.to_str().ok()?.parse::<u64>().ok();
+    let header = |name: &str| response.headers().get(name)?.to_str().ok();
     let goes_on = response.status() == 206;
     let before = if goes_on { there } else { 0 };
-    let length = header("content-length").map(|rest| before + rest);
+    let rest = header("content-length").and_then(|length| length.parse::<u64>().ok());
+    // Without what tells contents apart, nothing can go on from here.
+    let etag = header("etag").filter(|etag| !etag.starts_with("W/"));
+    match etag.or_else(|| header("last-modified")) {
+        Some(tag) => fs::write(&tag_file, tag)?,
+        None => drop(fs::remove_file(&tag_file)),
+    }
     let mut out = OpenOptions::new();
     let mut out = match goes_on {
         true => out.append(true).open(&file),
         false => out.write(true).create(true).truncate(true).open(&file),
     }
-    .with_context(context)?;
+    .with_context(|| format!("can't write {}", file.display()))?;
+    let length = rest.map(|rest| before + rest);
     let progress = bar(length.unwrap_or(0), url);
     progress.set_position(before);
-    copy(response.into_body().into_reader(), &mut out, &progress).with_context(context)?;
-    out.sync_all()?;
+    copy(response.into_body().into_reader(), &mut out, &progress)
+        .and_then(|()| out.sync_all())
+        .with_context(|| format!("{url} has not come whole; the same command goes on from here"))?;
     let came = out.metadata()?.len();
     ensure!(
         length.is_none_or(|length| length == came),
-        "only {came} of {} bytes came of {url}; the same command goes on from here",
+        "only {came} of {} bytes of {url} have come; the same command goes on from here",
         length.unwrap_or_default()
     );
-    Ok(Brought { file, sha256: None })
+    whole(file)
 }
 
 fn from_file(from: &Path, to: &Path) -> anyhow::Result<Brought> {
