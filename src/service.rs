@@ -1,6 +1,6 @@
 //! What each endpoint does, whatever the platform.
 
-use spinfer_protocol::ApiError;
+use spinfer_protocol::{ApiError, ModelCard};
 
 use crate::answer::{self, ByteSink, Collector, Events, Head};
 use crate::generation::{self, BackendError, ClientGone, ExecutionContext, GenerationError, Plan};
@@ -20,8 +20,8 @@ pub trait Platform {
 
     /// The models.
     fn library(&self) -> &'static Library;
-    /// A new context for the model of that id.
-    fn open(&self, model: &str) -> Result<Self::Context, BackendError>;
+    /// A new context for that model.
+    fn open(&self, model: &ModelCard) -> Result<Self::Context, BackendError>;
     /// A random number, which nobody can guess.
     fn random(&self) -> u64;
     /// Unix seconds.
@@ -141,7 +141,7 @@ fn reserve<P: Platform>(
     model: &Model,
     platform: &P,
 ) -> Result<P::Context, BackendError> {
-    let mut context = platform.open(&model.card.id)?;
+    let mut context = platform.open(&model.card)?;
     context.reserve(&plan.lengths())?;
     Ok(context)
 }

@@ -364,8 +364,8 @@ impl Platform for FakePlatform {
         self.library
     }
 
-    fn open(&self, model: &str) -> Result<FakeContext, BackendError> {
-        assert!(["m", "fallback", "fim", "caching"].contains(&model));
+    fn open(&self, model: &ModelCard) -> Result<FakeContext, BackendError> {
+        assert!(["m", "fallback", "fim", "caching"].contains(&model.id.as_str()));
         match self.open_error.take() {
             Some(error) => Err(error),
             None => Ok(FakeContext {

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
-use spinfer_tests::server::{Application, Server, Setup, component, plugin, probe, probe_p2};
+use spinfer_tests::server::{
+    Application, Server, Setup, component, plugin, probe, probe_dependency, probe_p2,
+};
 
 const MODEL: &str = "smollm2-135m-instruct";
 
@@ -329,6 +331,106 @@ fn what_a_component_is_given_it_gets() {
     assert_eq!(server.get(&format!("/three/model?{MODEL}")).json(), "loaded");
     assert!(!app.folder.path().join("new.txt").exists(), "only copies are written");
     assert_goes_on(&server);
+}
+
+/// What the dependencies of both probes see, and how their connections end; it must be the same for both.
+fn seen_by_dependencies(server: &Server, neighbour: &str) -> (Value, u16) {
+    let told = |component: &str, task: &str| server.get(&format!("{component}/variable?/{task}"));
+    let [of_three, of_two] = ["/three", "/two/x"].map(|component| {
+        let seen = told(component, "look");
+        assert_eq!(seen.status, 200, "{}", seen.text);
+        let mut seen: Value = serde_json::from_str(seen.json().as_str().unwrap()).unwrap();
+        seen.as_object_mut().unwrap().remove("headers");
+        (seen, told(component, &format!("connect?{neighbour}")).status)
+    });
+    assert_eq!(told("/three", &format!("fetch?http://{neighbour}/")).status, of_three.1);
+    // The components themselves have all of it in any case.
+    for (component, environment, file) in
+        [("/three", json!({"WHO": "three"}), "/a.txt"), ("/two/x", json!({"WHO": "two"}), "/a.txt")]
+    {
+        let own = server.get(&format!("{component}/look")).json();
+        assert_eq!((&own["environment"], &own["files"][file]), (&environment, &json!("a")));
+        let connection = server.get(&format!("{component}/connect?{neighbour}"));
+        assert_eq!(connection.json(), "connected");
+    }
+    let as_three = Value::String(of_two.0.to_string().replace("two", "three"));
+    assert_eq!((Value::String(of_three.0.to_string()), of_three.1), (as_three, of_two.1));
+    of_two
+}
+
+#[test]
+fn dependencies_give_imports_and_inherit_what_is_listed() {
+    let neighbour = neighbour();
+    let mut app = App::new();
+    app.hosts = vec![format!("*://{neighbour}")];
+    let Application::Manifest(path) = app.manifest() else { panic!("a manifest") };
+    let manifest = fs::read_to_string(&path).unwrap().replace(
+        "files = [\"static/**/*\", { source = \"assets\", destination = \"/pages\" }]",
+        "files = [{ source = \"static/a.txt\", destination = \"/a.txt\" }]",
+    );
+    let nothing = json!({"environment": {}, "files": {}});
+    let all = json!({"environment": {"WHO": "two"}, "files": {"/a.txt": "a"}});
+    for (inherits, seen, connection) in [
+        ("", nothing.clone(), 500),
+        (", inherit_configuration = true", all.clone(), 200),
+        (", inherit_configuration = [\"environment\", \"files\"]", all, 500),
+    ] {
+        let depends = |component: &str, on: &str| {
+            let path = probe_dependency();
+            format!(
+                "[component.{component}.dependencies]\n\"{on}\" = {{ path = {path:?}{inherits} }}\n"
+            )
+        };
+        let dependencies = depends("two", "fermyon:spin") + &depends("three", "spin:variables");
+        fs::write(&path, format!("{manifest}\n{dependencies}")).unwrap();
+        let server = Server::start(&app.setup(Application::Manifest(path.clone())));
+        assert_eq!(seen_by_dependencies(&server, &neighbour), (seen, connection), "{inherits}");
+        assert_goes_on(&server);
+    }
+
+    let Application::Locked(path) = app.locked() else { panic!("a locked app") };
+    let mut locked: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let dependency = json!({
+        "source": {
+            "content_type": "application/wasm",
+            "source": format!("file://{}", probe_dependency().display())
+        },
+        "export": null,
+        "inherit": {"Some": ["allowed_outbound_hosts"]}
+    });
+    let components = &mut locked["components"];
+    components[1]["files"] = components[2]["files"].clone();
+    components[1]["dependencies"] = json!({"spin:variables@3.0.0": dependency});
+    components[2]["dependencies"] = json!({"fermyon:spin/variables@2.0.0": dependency});
+    fs::write(&path, locked.to_string()).unwrap();
+    let server = Server::start(&app.setup(Application::Locked(path)));
+    assert_eq!(seen_by_dependencies(&server, &neighbour), (nothing, 200));
+}
+
+#[test]
+fn dependencies_that_do_not_fit_are_refused_at_the_start() {
+    let app = App::new();
+    let Application::Manifest(path) = app.manifest() else { panic!("a manifest") };
+    let manifest = fs::read_to_string(&path).unwrap();
+    for (name, dependency, words) in [
+        ("a:b", probe_dependency(), &["\"a:b\"", "no such import", "fermyon:spin/variables@2.0.0"]),
+        ("fermyon:spin", probe_p2(), &["\"fermyon:spin\"", "no export", "probe_p2.wasm"]),
+        (
+            "fermyon:spin",
+            path.clone(),
+            &["\"fermyon:spin\"", "no WebAssembly component", "spin.toml"],
+        ),
+        ("fermyon:spin", "nowhere.wasm".into(), &["\"fermyon:spin\"", "no file", "nowhere.wasm"]),
+    ] {
+        let dependencies =
+            format!("[component.two.dependencies]\n\"{name}\" = {{ path = {dependency:?} }}\n");
+        fs::write(&path, format!("{manifest}\n{dependencies}")).unwrap();
+        let (status, output) = Server::refuse(&app.setup(Application::Manifest(path.clone())));
+        assert_eq!(status.code(), Some(1), "{output}");
+        for word in ["spin.toml", "component \"two\""].iter().chain(words) {
+            assert!(output.contains(word), "{word} is not in {output}");
+        }
+    }
 }
 
 #[test]

@@ -128,6 +128,9 @@ fn wrong_settings_are_named() {
     assert_refused(&wrong("sequence = 3"), &["sequence"]);
     assert_refused(&wrong("sequences = 1000"), &["sequences", "256"]);
     assert_refused(&wrong("context = 1000000"), &["KV cache", "MiB"]);
+    // Tests are built without a GPU backend unless somebody wants them to be.
+    assert_refused(&wrong("execution_target = \"gpu\""), &[MODEL, "a GPU is asked for", "vulkan"]);
+    assert_refused(&wrong("gpu_layers = 4"), &[MODEL, "a GPU is asked for"]);
     let arguments = vec!["--variable".into(), "typo=1".into()];
     assert_refused(&Setup { arguments, ..Setup::default() }, &["typo"]);
 }

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
+use spinfer_protocol::Backend;
 
 use crate::app::Provider;
 use crate::component::engine::{Cpu, TICK};
 use crate::component::state::Limits;
+use crate::nn::openvino::KvPrecision;
 use crate::toml_file;
 
 /// The longest sequence that can be asked for, in tokens.
@@ -34,8 +36,18 @@ pub struct RuntimeConfig {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NnConfig {
-    /// The folder with the models; relative to this file, and by default `models` beside `spin.toml`.
-    pub models: Option<PathBuf>,
+    /// The folder with the models, or several; relative to this file, and by default `models` beside
+    /// `spin.toml`.
+    #[serde(deserialize_with = "one_or_more")]
+    pub models: Vec<PathBuf>,
+    /// What computes models that have weights for several. Default: llama.cpp.
+    pub backend: Option<Backend>,
+    /// How OpenVINO is used.
+    pub openvino: OpenvinoConfig,
+    /// Where models compute. Default: on a GPU, if there is one that this program can use.
+    pub execution_target: Option<ExecutionTarget>,
+    /// How many layers of a model are kept on GPUs. Default: all.
+    pub gpu_layers: Option<u32>,
     /// Threads that compute. Default: one for each core.
     pub threads: u32,
     /// The longest sequence in tokens. Default: as the model was trained, or less where the sequences
@@ -70,11 +82,57 @@ pub struct NnConfig {
     pub guest_time: f64,
 }
 
+/// The table `[nn.openvino]`.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OpenvinoConfig {
+    /// The library, or a folder that has it; relative to the file. Default: where it usually is.
+    pub library: Option<PathBuf>,
+    /// In what the KV cache is kept.
+    pub kv_precision: KvPrecision,
+    /// How many requests are computed at a time.
+    pub streams: u32,
+}
+
+impl Default for OpenvinoConfig {
+    fn default() -> Self {
+        Self { library: None, kv_precision: KvPrecision::default(), streams: 1 }
+    }
+}
+
+/// Where a model computes, by the names of wasi-nn's `execution-target`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ExecutionTarget {
+    /// On the CPU.
+    Cpu,
+    /// On a GPU.
+    Gpu,
+}
+
+/// A path, or a list of them.
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PathBuf>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "models must be the path of a folder, or a list of such paths")]
+    enum Paths {
+        One(PathBuf),
+        More(Vec<PathBuf>),
+    }
+    Ok(match Paths::deserialize(deserializer)? {
+        Paths::One(path) => vec![path],
+        Paths::More(paths) => paths,
+    })
+}
+
 impl Default for NnConfig {
     fn default() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         Self {
-            models: None,
+            models: Vec::new(),
+            backend: None,
+            openvino: OpenvinoConfig::default(),
+            execution_target: None,
+            gpu_layers: None,
             threads,
             context: None,
             sequences: 16,
@@ -83,7 +141,7 @@ impl Default for NnConfig {
             chunk: 128,
             prefix_cache: true,
             requests_in_flight: 256,
-            gather: 0.005,
+            gather: 0.015,
             longest_wait: 10.0,
             client_timeout: 60.0,
             cpu: Cpu::Native,
@@ -128,6 +186,7 @@ impl NnConfig {
         within("threads", self.threads, 1, 512)?;
         within("context", self.context.unwrap_or(1), 1, LONGEST_CONTEXT)?;
         within("sequences", self.sequences, 1, 256)?;
+        within("openvino.streams", self.openvino.streams, 1, 64)?;
         within("max_rows", self.max_rows, 1, 256)?;
         within("batch", self.batch, self.sequences.max(32), 1 << 16)?;
         within("chunk", self.chunk, 16, 1 << 16)?;
@@ -167,7 +226,9 @@ impl RuntimeConfig {
             .check()
             .with_context(|| format!("in the runtime configuration {}", path.display()))?;
         config.folder = path.parent().unwrap_or(Path::new("")).to_owned();
-        config.nn.models = config.nn.models.map(|models| config.folder.join(models));
+        let library = config.nn.openvino.library.take();
+        config.nn.openvino.library = library.map(|library| config.folder.join(library));
+        config.nn.models.iter_mut().for_each(|models| *models = config.folder.join(&models));
         Ok(config)
     }
 }
@@ -194,8 +255,10 @@ mod tests {
     #[test]
     fn paths_are_relative_to_the_file() {
         let config = load("[nn]\nmodels = \"m\"").unwrap();
-        assert_eq!(config.nn.models, Some(config.folder.join("m")));
+        assert_eq!(config.nn.models, [config.folder.join("m")]);
         assert!(config.folder.is_absolute());
+        let config = load("[nn]\nmodels = [\"m\", \"/n\"]").unwrap();
+        assert_eq!(config.nn.models, [config.folder.join("m"), "/n".into()]);
     }
 
     #[test]
@@ -224,6 +287,8 @@ mod tests {
                 &["line 3", "invalid type: string \"two\", expected u32"],
             ),
             ("[nn]\nlongest_wait = nan", &["longest_wait"]),
+            ("[nn]\nmodels = 3", &["models must be the path of a folder"]),
+            ("[nn]\nexecution_target = \"tpu\"", &["line 2", "no value `tpu`", "cpu, gpu"]),
             ("[nn]\ngather = 5", &["nn.gather is 5, but must be 0 to 1 second"]),
             (
                 "[[variables_provider]]\ntype = \"stattic\"",

@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::Context;
 use spinfer_gguf::{Header, ModelInfo};
+use spinfer_llama::{GPU_BACKENDS, Gpu, gpus};
+use spinfer_protocol::Backend;
 use wasmtime::PoolingAllocationConfig;
 
 use crate::app::App;
@@ -15,6 +17,8 @@ use crate::config::RuntimeConfig;
 use crate::http::tls::{self, TlsFiles};
 use crate::load;
 use crate::machine;
+use crate::models::{exported, placement};
+use crate::nn::openvino::library;
 
 /// What was found out.
 pub struct Report {
@@ -50,7 +54,14 @@ pub fn examine(patient: Patient<'_>) -> Report {
     let mut report = Report { text: String::new(), can_serve: true };
     report.add("processor", Ok(processor()));
     report.add("kernel", Ok(kernel()));
-    report.add("cache", patient.cache.and_then(cache));
+    report.add("GPU", Ok(gpu()));
+    let cache =
+        patient.cache.and_then(|root| Ok((root.display().to_string(), Cache::open_or_read(root)?)));
+    let (found, cache) = match cache {
+        Ok((shown, cache)) => (Ok(about_cache(shown, &cache)), Some(cache)),
+        Err(error) => (Err(error), None),
+    };
+    report.add("cache", found);
     report.add("address", address(patient.listen));
     if let Some(files) = patient.tls {
         let about = || files.certificate.display().to_string();
@@ -60,9 +71,11 @@ pub fn examine(patient: Patient<'_>) -> Report {
         Ok(app) => {
             let about = format!("{} in {}", app.name, app.origin);
             report.add("application", Ok(Finding::Fine(about)));
-            let sources = load::check_sources(&app);
-            let count = app.components.len();
-            report.add("components", sources.map(|()| Finding::Fine(format!("{count} built"))));
+            if let Some(cache) = cache {
+                let sources = load::check_sources(&app, &cache);
+                let count = app.components.len();
+                report.add("components", sources.map(|()| Finding::Fine(format!("{count} built"))));
+            }
             report.add("models", models(&app, patient.config));
         }
         Err(error) => report.add("application", Err(error)),
@@ -104,14 +117,37 @@ fn kernel() -> Finding {
     }
 }
 
+fn gpu() -> Finding {
+    let gpus = gpus();
+    if gpus.is_empty() {
+        return Finding::Aside(format!(
+            "models compute on the CPU: {}",
+            placement::missing(GPU_BACKENDS)
+        ));
+    }
+    let about = |gpu: &Gpu| {
+        let (free, memory) = (gpu.free >> 20, gpu.memory >> 20);
+        format!("{}: {}, {free} of {memory} MiB free", gpu.name, gpu.description)
+    };
+    Finding::Fine(gpus.iter().map(about).collect::<Vec<_>>().join("; "))
+}
+
 fn address(listen: SocketAddr) -> anyhow::Result<Finding> {
     TcpListener::bind(listen).with_context(|| format!("can't listen on {listen}"))?;
     Ok(Finding::Fine(format!("{listen} is free")))
 }
 
 fn models(app: &App, config: &RuntimeConfig) -> anyhow::Result<Finding> {
-    let wanted = load::wanted_models(app, &config.nn)?;
+    let wanted = load::models::wanted_models(app, &config.nn)?;
+    let gpus = gpus();
     for model in wanted.values() {
+        let in_model = || format!("the model {:?}", model.id);
+        if model.backend(config.nn.backend)? == Backend::Openvino {
+            library::load(config.nn.openvino.library.as_deref()).with_context(in_model)?;
+            exported::read(&model.path)?;
+            continue;
+        }
+        placement::gpu_layers(&model.settings, &config.nn, &gpus).with_context(in_model)?;
         let weights = model.weights();
         let header = Header::read(&weights).with_context(|| weights.display().to_string())?;
         ModelInfo::from_header(&header).with_context(|| weights.display().to_string())?;
@@ -120,14 +156,13 @@ fn models(app: &App, config: &RuntimeConfig) -> anyhow::Result<Finding> {
     Ok(Finding::Fine(if ids.is_empty() { "none are wanted".to_owned() } else { ids.join(", ") }))
 }
 
-fn cache(root: PathBuf) -> anyhow::Result<Finding> {
-    let shown = root.display().to_string();
-    Ok(match Cache::open_or_read(root)?.is_kept() {
+fn about_cache(shown: String, cache: &Cache) -> Finding {
+    match cache.is_kept() {
         true => Finding::Fine(shown),
         false => Finding::Aside(format!(
             "{shown} can't be written: what is not in it is prepared at each start"
         )),
-    })
+    }
 }
 
 fn there_is(program: &str, why: &str) -> Finding {

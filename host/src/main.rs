@@ -13,7 +13,7 @@ use spinfer_host::doctor::Report;
 use spinfer_host::http::tls::TlsFiles;
 use spinfer_host::load::Preparations;
 use spinfer_host::models::pull::{self, Wanted};
-use spinfer_host::models::{listing, trial};
+use spinfer_host::models::{listing, stock, trial};
 use spinfer_host::up::{self, Options, Origin};
 use tracing_subscriber::EnvFilter;
 
@@ -39,7 +39,7 @@ enum Command {
     /// What has come is kept when it is interrupted, and the same command goes on from there. A token for the hub
     /// is read from HF_TOKEN, another hub's address from HF_ENDPOINT.
     Pull {
-        /// ORGANISATION/NAME on the hub, a URL, a file, or smollm2-135m-instruct
+        /// ORGANISATION/NAME on the hub, a URL, a file, a folder with a model for OpenVINO, or smollm2-135m-instruct
         from: String,
         /// Its id here; by default from its name
         #[arg(long)]
@@ -53,6 +53,12 @@ enum Command {
         /// What the SHA-256 of the weights must be, in hex
         #[arg(long, value_name = "HEX", value_parser = digest)]
         sha256: Option<String>,
+        /// Convert the weights for OpenVINO, exactly (only some kinds can be)
+        #[arg(long)]
+        openvino: bool,
+        /// The Python that converts them, with the packages openvino-genai and gguf
+        #[arg(long, default_value = "python3", value_name = "PROGRAM")]
+        python: PathBuf,
         /// The folder of models
         #[arg(long, default_value = "models", value_name = "FOLDER")]
         models: PathBuf,
@@ -62,6 +68,17 @@ enum Command {
         /// The folder
         #[arg(default_value = "models", value_name = "FOLDER")]
         folder: PathBuf,
+    },
+    /// Lays out a model for OpenVINO for another host, `wasmtime serve`
+    Export {
+        /// Its id
+        id: String,
+        /// The folder in which it is laid out
+        #[arg(long, value_name = "FOLDER")]
+        to: PathBuf,
+        /// The folder of models
+        #[arg(long, default_value = "models", value_name = "FOLDER")]
+        models: PathBuf,
     },
     /// Loads weights and decodes one token, to see whether they can be used
     #[command(name = trial::SUBCOMMAND, hide = true)]
@@ -200,9 +217,10 @@ fn main() -> ExitCode {
         Command::TryWeights { weights, ignore_pre_tokenizer } => {
             trial::child(&weights, ignore_pre_tokenizer)
         }
-        Command::Pull { from, id, file, revision, sha256, models } => {
+        Command::Pull { from, id, file, revision, sha256, openvino, python, models } => {
             log(false);
-            let wanted = Wanted { from, id, file, revision, sha256 };
+            let convert = openvino.then_some(python);
+            let wanted = Wanted { from, id, file, revision, sha256, convert };
             ended(pull::pull(&wanted, &models).map(|id| {
                 say(&format!(
                     "{id} is in {}; list it in spin.toml: ai_models = [\"{id}\"]\n",
@@ -211,6 +229,11 @@ fn main() -> ExitCode {
             }))
         }
         Command::Models { folder } => ended(listing::list(&folder).map(|text| say(&text))),
+        Command::Export { id, to, models } => {
+            ended(stock::export(&models, &id, &to).map(|options| {
+                say(&format!("wasmtime serve {options} spinfer.wasm\n"));
+            }))
+        }
         Command::Doctor(args) => match up::examine(&args.options()) {
             Ok(Report { text, can_serve }) => {
                 say(&text);

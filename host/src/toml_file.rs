@@ -28,18 +28,20 @@ fn line(text: &str, at: usize) -> usize {
     1 + text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Serde's words for a key that nobody knows, with a guess at what was meant instead of a list of all.
+/// Serde's words for a key or a value that nobody knows, with a guess at what was meant instead of a list
+/// of all.
 fn unknown_key(message: &str) -> Option<String> {
-    let rest =
-        message.strip_prefix("unknown field ").or(message.strip_prefix("unknown variant "))?;
+    let (what, rest) = [("key", "unknown field "), ("value", "unknown variant ")]
+        .into_iter()
+        .find_map(|(what, words)| Some((what, message.strip_prefix(words)?)))?;
     let mut quoted = rest.split('`').skip(1).step_by(2);
     let key = quoted.next()?;
     let known: Vec<&str> = quoted.collect();
     let likeness = |name: &&&str| (strsim::jaro_winkler(key, name) * 1000.0) as u32;
     let nearest = known.iter().max_by_key(likeness)?;
     Some(match strsim::jaro_winkler(key, nearest) {
-        0.8.. => format!("there is no key `{key}`; did you mean `{nearest}`?"),
-        _ => format!("there is no key `{key}` here; those that there are: {}", known.join(", ")),
+        0.8.. => format!("there is no {what} `{key}`; did you mean `{nearest}`?"),
+        _ => format!("there is no {what} `{key}` here; those that there are: {}", known.join(", ")),
     })
 }
 

@@ -68,7 +68,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
             "not loaded: its route is private, and nobody here calls it"
         );
     }
-    load::check_sources(&app)?;
+    let cache = Cache::open_or_read(options.cache.map_or_else(Cache::default_root, Ok)?)?;
+    load::check_sources(&app, &cache)?;
     let tls = options.tls.as_ref().map(tls::acceptor).transpose()?;
     let listener = listen(options.listen, options.find_free_port).await?;
     let address = listener.local_addr()?;
@@ -82,7 +83,6 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         metrics.clone(),
     )?);
     // On a thread of its own: most of it is hashing and compiling, which must hold up nobody.
-    let cache = Cache::open_or_read(options.cache.map_or_else(Cache::default_root, Ok)?)?;
     let to_load = (app.clone(), config.nn, cache.clone());
     let loading = tokio::task::spawn_blocking(move || {
         let (app, config, cache) = to_load;

@@ -7,6 +7,7 @@
 
 mod batch;
 mod context;
+mod gpu;
 mod log;
 mod model;
 mod quantize;
@@ -14,6 +15,7 @@ mod vocab;
 
 pub use batch::Batch;
 pub use context::{Context, ContextParams, DecodeError};
+pub use gpu::{GPU_BACKENDS, Gpu, gpus};
 pub use model::{LoadError, Model, ModelParams};
 pub use quantize::{Quantization, quantize};
 pub use vocab::TokenizeError;

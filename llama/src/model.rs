@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use llama_cpp_sys_2 as sys;
 
@@ -16,7 +16,7 @@ pub struct ModelParams {
     pub vocab_only: bool,
     /// Check the weights for values that can't be (slow on large files).
     pub check_tensors: bool,
-    /// Layers to keep on a GPU, where there is one.
+    /// Layers to keep on GPUs; with 0 the CPU computes alone.
     pub gpu_layers: u32,
     /// Take the file's `tokenizer.ggml.pre` for `gpt-2`, whatever it says: for files that name one that
     /// llama.cpp doesn't know, when somebody else tokenizes.
@@ -56,12 +56,17 @@ impl Model {
         raw_params.vocab_only = params.vocab_only;
         raw_params.check_tensors = params.check_tensors;
         raw_params.n_gpu_layers = i32::try_from(params.gpu_layers).unwrap_or(i32::MAX);
+        // A null pointer ends the list: no device beside the CPU.
+        let mut no_devices = [ptr::null_mut()];
+        if params.gpu_layers == 0 {
+            raw_params.devices = no_devices.as_mut_ptr();
+        }
         // An entry with an empty key ends the list.
         let overrides = [pre_tokenizer_is_gpt2(), no_override()];
         if params.ignore_pre_tokenizer {
             raw_params.kv_overrides = overrides.as_ptr();
         }
-        // SAFETY: the path is NUL-terminated, and it and the overrides outlive the call.
+        // SAFETY: the path is NUL-terminated, and it, the devices and the overrides outlive the call.
         let (raw, errors) =
             log::capture(|| unsafe { sys::llama_model_load_from_file(path.as_ptr(), raw_params) });
         let raw = NonNull::new(raw).ok_or_else(|| LoadError::Refused(reason(&errors)))?;

@@ -16,7 +16,7 @@ use spin_sdk::variables;
 use spin_sdk::wasip3::clocks::system_clock;
 use spin_sdk::wasip3::http::types::Response;
 use spin_sdk::wasip3::random::random;
-use spinfer_protocol::ApiError;
+use spinfer_protocol::{ApiError, ModelCard};
 
 use crate::generation::BackendError;
 use crate::http::{self, RouteError};
@@ -119,7 +119,7 @@ impl Platform for Wasi {
         library()
     }
 
-    fn open(&self, model: &str) -> Result<nn::Context, BackendError> {
+    fn open(&self, model: &ModelCard) -> Result<nn::Context, BackendError> {
         nn::Context::open(model)
     }
 

@@ -1,6 +1,7 @@
 //! [`ExecutionContext`] over wasi-nn, by the convention for causal language models.
 
-use spinfer_protocol::tensor;
+use spinfer_protocol::columns::{Columns, Pass, RowTokens};
+use spinfer_protocol::{ModelCard, tensor};
 use wasi_nn::{ErrorCode, Graph, Tensor, TensorType};
 
 use crate::generation::{
@@ -8,17 +9,46 @@ use crate::generation::{
 };
 
 /// A context in the host.
-pub struct Context(wasi_nn::ExecutionContext);
+pub enum Context {
+    /// In one that keeps to the whole convention.
+    Whole(WholeContext),
+    /// In one that hands on what a model takes by itself.
+    Plain(PlainContext),
+}
 
 impl Context {
-    /// A new context for the model of that id.
-    pub fn open(model: &str) -> Result<Self, BackendError> {
-        let graph = Graph::by_name(model).map_err(backend_error)?;
-        graph.execution_context().map(Self).map_err(backend_error)
+    /// A new context for that model.
+    pub fn open(card: &ModelCard) -> Result<Self, BackendError> {
+        let graph = Graph::by_name(&card.id).map_err(backend_error)?;
+        let context = graph.execution_context().map_err(backend_error)?;
+        Ok(if card.takes(tensor::LOGITS_TO_KEEP) {
+            Self::Whole(WholeContext(context))
+        } else {
+            Self::Plain(PlainContext { graph, context, columns: Columns::default(), is_new: true })
+        })
     }
 }
 
 impl ExecutionContext for Context {
+    fn reserve(&mut self, lengths: &[usize]) -> Result<(), BackendError> {
+        match self {
+            Self::Whole(context) => context.reserve(lengths),
+            Self::Plain(context) => context.reserve(lengths),
+        }
+    }
+
+    fn compute(&mut self, step: &Step<'_>, outputs: &mut Outputs) -> Result<(), BackendError> {
+        match self {
+            Self::Whole(context) => context.compute(step, outputs),
+            Self::Plain(context) => context.compute(step, outputs),
+        }
+    }
+}
+
+/// A context in a host that keeps to the whole convention.
+pub struct WholeContext(wasi_nn::ExecutionContext);
+
+impl ExecutionContext for WholeContext {
     fn reserve(&mut self, lengths: &[usize]) -> Result<(), BackendError> {
         let lengths = lengths.iter().map(|length| *length as i64).collect::<Vec<_>>();
         let reserve = Tensor::from_i64(&[lengths.len() as u32], &lengths);
@@ -159,6 +189,86 @@ fn inputs(step: &Step<'_>) -> Vec<(&'static str, Tensor)> {
         inputs.push((tensor::GATHER_IDS, Tensor::from_i32(&shape, &gather.collect::<Vec<_>>())));
     }
     inputs
+}
+
+/// The most new columns that a plain model is given at a time: it answers with the logits of all of them.
+const PLAIN_COLUMNS: usize = 64;
+
+/// A context in a host that hands tensors to a stateful model as they are: nothing can be reserved or
+/// reduced there, and the memory is emptied by beginning another.
+pub struct PlainContext {
+    graph: Graph,
+    context: wasi_nn::ExecutionContext,
+    columns: Columns,
+    /// Whether nothing was computed in it yet.
+    is_new: bool,
+}
+
+impl ExecutionContext for PlainContext {
+    fn reserve(&mut self, _: &[usize]) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    fn compute(&mut self, step: &Step<'_>, outputs: &mut Outputs) -> Result<(), BackendError> {
+        *outputs = Outputs::default();
+        let Wanted::Logits = step.wanted else {
+            return Err(failed("this host can't reduce logits"));
+        };
+        let rows: Vec<_> = step
+            .tokens
+            .iter()
+            .enumerate()
+            .map(|(at, tokens)| RowTokens {
+                parent: step
+                    .parents
+                    .map_or(Some(at), |parents| Some(parents[at]))
+                    .filter(|_| !self.is_new),
+                start: step.starts.map_or_else(|| self.columns.length(at), |starts| starts[at]),
+                tokens,
+            })
+            .collect();
+        let mut logits = vec![Vec::new(); rows.len()];
+        for pass in self.columns.passes(&rows, 1, PLAIN_COLUMNS) {
+            self.run(&pass, &mut logits)?;
+        }
+        let vocab_size = logits.first().map_or(0, Vec::len);
+        outputs.logits = Logits::from((logits.concat(), vocab_size));
+        Ok(())
+    }
+}
+
+impl PlainContext {
+    /// Runs a pass, and puts the logits that are wanted into their places.
+    fn run(&mut self, pass: &Pass, logits: &mut [Vec<f32>]) -> Result<(), BackendError> {
+        if pass.anew && !self.is_new {
+            self.context = self.graph.execution_context().map_err(backend_error)?;
+        }
+        self.is_new = false;
+        let (rows, columns) = (pass.rows as u32, pass.columns as u32);
+        let whole = pass.attention_mask.len() as u32 / rows.max(1);
+        let inputs = vec![
+            (tensor::INPUT_IDS, Tensor::from_i64(&[rows, columns], &pass.input_ids)),
+            (tensor::ATTENTION_MASK, Tensor::from_i64(&[rows, whole], &pass.attention_mask)),
+            (tensor::POSITION_IDS, Tensor::from_i64(&[rows, columns], &pass.position_ids)),
+            (tensor::BEAM_IDX, Tensor::from_i32(&[rows], &pass.beam_idx)),
+        ];
+        let found = Found(self.context.compute(inputs).map_err(backend_error)?);
+        if pass.kept.is_empty() {
+            return Ok(());
+        }
+        // Some hosts name outputs by their numbers, and this is the only one.
+        let output = found.get(tensor::LOGITS).or_else(|_| found.get("0"))?;
+        let [_, _, vocab_size] = output.dimensions()[..] else {
+            return Err(failed("the output `logits` isn't of the shape [B, S, V]"));
+        };
+        let (values, size) = (output.to_f32().map_err(backend_error)?, vocab_size as usize);
+        for kept in &pass.kept {
+            let row = values.get(kept.position * size..(kept.position + 1) * size);
+            logits[kept.cell] =
+                row.ok_or_else(|| failed("the output `logits` is too short"))?.to_vec();
+        }
+        Ok(())
+    }
 }
 
 fn failed(message: &str) -> BackendError {

@@ -100,6 +100,16 @@ pub fn probe_p2() -> PathBuf {
     from_env("SPINFER_PROBE_P2", "wasm32-wasip2/release/spinfer_probe_p2.wasm")
 }
 
+/// What the one of WASI 0.2 can depend on.
+pub fn probe_dependency() -> PathBuf {
+    from_env("SPINFER_PROBE_DEPENDENCY", "wasm32-wasip2/release/spinfer_probe_dependency.wasm")
+}
+
+/// Which backend is tested, where models have weights for both; none: the default.
+pub fn backend() -> Option<String> {
+    std::env::var("SPINFER_TEST_BACKEND").ok().filter(|name| !name.is_empty())
+}
+
 /// A server that runs until it is dropped, or until the tests' process ends however it ends.
 pub struct Server {
     process: Leashed,
@@ -148,7 +158,8 @@ impl Server {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let runtime = folder.path().join("runtime.toml");
         let models = std::path::absolute(&setup.models).expect("the working directory is there");
-        std::fs::write(&runtime, format!("[nn]\nmodels = {models:?}\n{}\n", setup.nn))
+        let backend = backend().map_or(String::new(), |name| format!("backend = {name:?}\n"));
+        std::fs::write(&runtime, format!("[nn]\nmodels = {models:?}\n{backend}{}\n", setup.nn))
             .expect("the runtime configuration");
         let application = setup.application.clone().unwrap_or_else(|| {
             let path = folder.path().join("spin.toml");

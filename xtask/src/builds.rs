@@ -10,9 +10,23 @@ use crate::process;
 use crate::project::{Project, WASM_TARGET};
 use crate::tools::BuildEnv;
 
-/// What every native cargo command chooses. Cargo gives a dependency the features that the chosen packages want of it,
-/// so another choice would compile wasmtime and llama.cpp again.
-pub const NATIVE: [&str; 2] = ["--release", "--workspace"];
+/// What every native cargo command chooses, with the host's features in `SPINFER_FEATURES` (GPU backends). Cargo gives
+/// a dependency the features that the chosen packages want of it, so another choice would compile wasmtime and
+/// llama.cpp again.
+pub fn native() -> Vec<String> {
+    native_with(&env::var("SPINFER_FEATURES").unwrap_or_default())
+}
+
+fn native_with(features: &str) -> Vec<String> {
+    let names = features.split([',', ' ']).filter(|name| !name.is_empty());
+    let features: Vec<_> = names.map(|name| format!("spinfer-host/{name}")).collect();
+    let mut args = vec!["--release".to_owned(), "--workspace".to_owned()];
+    if !features.is_empty() {
+        args.extend(["--features".to_owned(), features.join(",")]);
+    }
+    args
+}
+
 /// The same for the component.
 pub const WASM: [&str; 5] = ["--release", "--target", WASM_TARGET, "--package", "spinfer"];
 
@@ -21,19 +35,22 @@ pub fn component(project: &Project, tools: &BuildEnv) -> Result<()> {
     must_exist(&project.component())
 }
 
-/// The components that tell the tests what an instance can do, of WASI 0.3 and 0.2.
+/// The components that tell the tests what an instance can do, of WASI 0.3 and 0.2, and one that
+/// another depends on.
 pub fn probes(project: &Project, tools: &BuildEnv) -> Result<()> {
     let mut build = cargo(project, tools, "build");
     build.args(["--release", "--target", WASM_TARGET]);
     build.args(["--package", "spinfer-probe", "--package", "spinfer-probe-p2"]);
+    build.args(["--package", "spinfer-probe-dependency"]);
     cargo_must_succeed(project, &mut build)?;
     must_exist(&project.probe())?;
-    must_exist(&project.probe_p2())
+    must_exist(&project.probe_p2())?;
+    must_exist(&project.probe_dependency())
 }
 
 pub fn host(project: &Project, tools: &BuildEnv) -> Result<()> {
     let mut build = cargo(project, tools, "build");
-    build.args(NATIVE).args(["--bin", "spinfer"]);
+    build.args(native()).args(["--bin", "spinfer"]);
     cargo_must_succeed(project, &mut build)?;
     must_exist(&project.host())
 }
@@ -78,4 +95,16 @@ fn must_exist(file: &Path) -> Result<()> {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_the_host_s() {
+        assert_eq!(native_with(""), ["--release", "--workspace"]);
+        let with = native_with("vulkan, cuda");
+        assert_eq!(with[2..], ["--features", "spinfer-host/vulkan,spinfer-host/cuda"]);
+    }
 }

@@ -10,6 +10,7 @@ mod fresh;
 mod llama_server;
 mod models;
 mod node;
+mod openvino;
 mod plugin;
 mod process;
 mod project;
@@ -85,6 +86,9 @@ enum Chore {
     /// Bring what the build and the server need, without building: Wasm target, native tools, default model
     Setup,
 
+    /// Bring OpenVINO, and convert the default model for it; `up` serves both from then on
+    Openvino,
+
     /// Pack the host as a plugin, for `spin plugins install --file target/plugin/trigger-http-nn.json`
     Plugin,
 
@@ -140,6 +144,19 @@ fn run(chore: Chore) -> Result<ExitCode> {
             let manifest = plugin::pack(&project)?;
             report::say("packed; with it, `spin up` runs the application:");
             eprintln!("spin plugins install --yes --file {}", project.show(&manifest));
+            Ok(ExitCode::SUCCESS)
+        }
+        Chore::Openvino => {
+            checks::disk_has_room(&project, checks::Work::Serve)?;
+            build_what_changed(&project)?;
+            let _alone = project.lock()?;
+            openvino::ensure_library(&project)?;
+            let folder = openvino::ensure_model(&project, Place::Served)?;
+            report::say(&format!(
+                "{} is at {}; `cargo xtask up` serves it too",
+                openvino::model_id(),
+                project.show(&folder)
+            ));
             Ok(ExitCode::SUCCESS)
         }
         Chore::Model { model } => {

@@ -80,6 +80,11 @@ impl Project {
         self.target.join(WASM_TARGET).join("release/spinfer_probe_p2.wasm")
     }
 
+    /// What the one of WASI 0.2 can depend on, once built.
+    pub fn probe_dependency(&self) -> PathBuf {
+        self.target.join(WASM_TARGET).join("release/spinfer_probe_dependency.wasm")
+    }
+
     /// A path as a person in the repository would write it.
     pub fn show<'a>(&self, path: &'a Path) -> std::path::Display<'a> {
         path.strip_prefix(&self.root).unwrap_or(path).display()

@@ -47,6 +47,11 @@ impl Venv {
         Self(project.tools().join("llama-server"))
     }
 
+    /// The one with OpenVINO.
+    pub fn of_openvino(project: &Project) -> Self {
+        Self(project.tools().join("openvino"))
+    }
+
     pub fn folder(&self) -> &Path {
         &self.0
     }

@@ -2,6 +2,7 @@
 //! try it with are printed.
 
 use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
 
@@ -11,6 +12,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::models;
+use crate::openvino;
 use crate::project::Project;
 
 /// What the host prints on stdout once it takes requests, before the address.
@@ -21,8 +23,10 @@ pub fn until_stopped(project: &Project, args: &[String]) -> Result<ExitCode> {
     let mut command = Command::new(project.host());
     command.arg("up");
     if !chooses_application(args) {
-        command.args(["--from", "spin.toml"]);
+        let both = openvino::application(project)?;
+        command.arg("--from").arg(both.as_deref().unwrap_or(Path::new("spin.toml")));
     }
+    command.envs(openvino::library(project).map(|library| (openvino::LIBRARY, library)));
     command.args(args).current_dir(&project.root).stdout(Stdio::piped());
 
     // From here on only the server decides when to stop. Handlers, unlike ignored signals, are not inherited by it.

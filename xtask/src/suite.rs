@@ -8,10 +8,11 @@ use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
 
-use crate::builds::{self, NATIVE, WASM};
+use crate::builds::{self, WASM, native};
 use crate::llama_server;
 use crate::models::{self, Place};
 use crate::node;
+use crate::openvino;
 use crate::process;
 use crate::project::Project;
 use crate::python::Venv;
@@ -138,15 +139,19 @@ fn run_stages(project: &Project, choice: &Choice, stages: &mut Stages, tally: &m
         builds::probes(project, &tools)
     });
     let host = stages.run("build the host", || builds::host(project, &tools));
+    let converted =
+        host.and_then(|()| stages.run("OpenVINO and a model for it", || openvino(project)));
     if lint {
-        stages.run("lints", || clippy(project, &tools, &[&NATIVE[..], &["--all-targets"]]));
-        stages.run("lints of the component", || clippy(project, &tools, &[&WASM[..]]));
+        stages.run("lints", || {
+            clippy(project, &tools, native().into_iter().chain(["--all-targets".to_owned()]))
+        });
+        stages.run("lints of the component", || clippy(project, &tools, WASM));
         stages.run("recipes for production", || recipes(project));
     }
 
     let tests = stages.run("build the tests", || {
         let mut build = builds::cargo(project, &tools, "test");
-        build.args(NATIVE).arg("--no-run");
+        build.args(native()).arg("--no-run");
         builds::cargo_must_succeed(project, &mut build)
     });
     let mut test = |name, built: bool, kind: &[&str]| {
@@ -162,7 +167,7 @@ fn run_stages(project: &Project, choice: &Choice, stages: &mut Stages, tally: &m
     };
     test("unit tests", tests.is_some(), &["--lib", "--bins"]);
     if project.has_integration_tests {
-        let built = tests.and(component).and(host).is_some();
+        let built = tests.and(component).and(converted).is_some();
         test("the running system", built, &["--test", "*"]);
     }
     test("documentation tests", tests.is_some(), &["--doc"]);
@@ -178,6 +183,13 @@ fn set_up(project: &Project) -> Result<BuildEnv> {
         node::install_clients(project)?;
     }
     Ok(tools)
+}
+
+/// The second backend. The host must be built.
+fn openvino(project: &Project) -> Result<()> {
+    let _alone = project.lock()?;
+    openvino::ensure_library(project)?;
+    openvino::ensure_model(project, Place::Tests).map(drop)
 }
 
 /// The models that tests and benchmarks use.
@@ -244,9 +256,13 @@ fn format(project: &Project) -> Result<()> {
         .context("`cargo fmt --all` would change files")
 }
 
-fn clippy(project: &Project, tools: &BuildEnv, choice: &[&[&str]]) -> Result<()> {
+fn clippy(
+    project: &Project,
+    tools: &BuildEnv,
+    choice: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> Result<()> {
     let mut clippy = builds::cargo(project, tools, "clippy");
-    clippy.args(choice.concat()).args(["--", "--deny", "warnings"]);
+    clippy.args(choice).args(["--", "--deny", "warnings"]);
     builds::cargo_must_succeed(project, &mut clippy)
 }
 
@@ -258,7 +274,7 @@ fn cargo_test(
     tally: &mut Tally,
 ) -> Result<()> {
     let mut command = builds::cargo(project, tools, "test");
-    command.args(NATIVE).arg("--no-fail-fast").args(kind);
+    command.args(native()).arg("--no-fail-fast").args(kind);
     command.arg("--").args(harness_args(choice));
     if kind.contains(&"--test") {
         // Each of these has servers of its own, whose threads spin while they wait for each other.
@@ -297,7 +313,9 @@ fn test_environment(project: &Project, command: &mut Command) {
         .env("SPINFER_COMPONENT", project.component())
         .env("SPINFER_PROBE", project.probe())
         .env("SPINFER_PROBE_P2", project.probe_p2())
+        .env("SPINFER_PROBE_DEPENDENCY", project.probe_dependency())
         .env("SPINFER_TEST_MODELS", Place::Tests.folder(project))
+        .envs(openvino::library(project).map(|library| (openvino::LIBRARY, library)))
         .env("SPINFER_TEST_PYTHON", Venv::of_clients(project).python())
         .env("SPINFER_TEST_NODE_MODULES", node::modules(project));
 }

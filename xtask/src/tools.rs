@@ -4,6 +4,7 @@
 //! What is there is used. Of what is missing, cmake, ninja and libclang come from PyPI into a virtual environment of
 //! the project's own, without root; a C++ compiler can't, so it is installed with apt-get as root, or asked for.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
@@ -37,11 +38,13 @@ impl BuildEnv {
         command.envs(self.0.iter().map(|(name, value)| (name, value)));
     }
 
-    /// What of it, and of this process's own variables, is for llama.cpp's build, as arguments of CMake.
+    /// What of it, and of this process's own variables, is for llama.cpp's build, as arguments of CMake. They are
+    /// the same whether a shell has its variables already or not.
     pub fn cmake_args(&self) -> Vec<String> {
         let ours = self.0.iter().map(|(name, value)| (OsString::from(name), value.clone()));
-        env::vars_os()
-            .chain(ours)
+        let variables: BTreeMap<OsString, OsString> = env::vars_os().chain(ours).collect();
+        variables
+            .iter()
             .map(|(name, value)| {
                 format!("-D{}={}", name.to_string_lossy(), value.to_string_lossy())
             })

@@ -101,6 +101,17 @@ const FIM_SEPARATOR: [&str; 1] = ["<|file_sep|>"];
 /// The parts of a gpt-oss message, which are to be seen in the output.
 const ALWAYS_SHOWN: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
+/// The tokens that frame a fill-in-the-middle prompt, in a vocabulary that has all of them. `id` gives a token's
+/// id by its text.
+pub fn fim_by_text(id: impl Fn(&str) -> Option<u32>) -> Option<FimTokens> {
+    let first = |texts: &[&str]| texts.iter().find_map(|text| id(text));
+    Some(FimTokens {
+        prefix: first(&FIM_PREFIX)?,
+        suffix: first(&FIM_SUFFIX)?,
+        middle: first(&FIM_MIDDLE)?,
+    })
+}
+
 /// The ids that the file names, or that its tokenizer has by default.
 #[derive(Debug, Clone, Copy, Default)]
 struct Named {

@@ -15,7 +15,7 @@ mod vocabulary;
 
 use crate::header::{Header, WrongType};
 
-pub use facts::TokenizerFacts;
+pub use facts::{TokenizerFacts, fim_by_text};
 use pre::Text;
 use vocabulary::{Kind, Vocabulary};
 

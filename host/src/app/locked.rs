@@ -1,5 +1,6 @@
 //! The locked application: what `spin up` makes of an application and hands to the trigger's program, as
-//! a JSON file. Components and files have been fetched, and dependencies are still to be composed.
+//! a JSON file. Components and files have been fetched, and dependencies are still to be composed with what
+//! depends on them.
 //!
 //! Fields that nobody here knows say nothing, as the format wants it, except in `must_understand`.
 
@@ -10,9 +11,11 @@ use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::dependency::{Configuration, Dependency, DependencyName};
 use super::files::Files;
 use super::manifest::RouteValue;
-use super::{Declaration, DeclaredComponent, Source, TRIGGER, Trigger, sha256};
+use super::source::{Source, sha256};
+use super::{Declaration, DeclaredComponent, TRIGGER, Trigger};
 
 /// What of a locked application must be understood, and is.
 const UNDERSTOOD: [&str; 1] = ["component_host_requirements"];
@@ -104,9 +107,25 @@ struct LockedComponent {
     #[serde(default)]
     config: BTreeMap<String, String>,
     #[serde(default)]
-    dependencies: BTreeMap<String, Value>,
+    dependencies: BTreeMap<String, LockedDependency>,
+    #[serde(default)]
+    trigger_dependencies: BTreeMap<String, Value>,
     #[serde(default)]
     host_requirements: BTreeMap<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct LockedDependency {
+    source: Content,
+    export: Option<String>,
+    #[serde(default)]
+    inherit: Inherit,
+}
+
+#[derive(Deserialize)]
+enum Inherit {
+    All,
+    Some(BTreeSet<Configuration>),
 }
 
 #[derive(Default, Deserialize)]
@@ -177,7 +196,7 @@ impl LockedComponent {
         let names = [
             ("key_value_stores", !self.metadata.key_value_stores.is_empty()),
             ("sqlite_databases", !self.metadata.databases.is_empty()),
-            ("dependencies", !self.dependencies.is_empty()),
+            ("trigger_dependencies", !self.trigger_dependencies.is_empty()),
         ];
         let unsupported = names.into_iter().filter(|(_, used)| *used).map(|(name, _)| name);
         let unsupported = unsupported.chain(required(&self.host_requirements).map(String::as_str));
@@ -186,12 +205,13 @@ impl LockedComponent {
             ensure!(source.is_dir(), "files: {} is no folder", source.display());
             Ok(Files::Placed { source, destination: files.path })
         });
+        let dependencies = self.dependencies.into_iter().map(|(name, dependency)| {
+            dependency.read(&name).with_context(|| format!("dependency {name:?}"))
+        });
         Ok(DeclaredComponent {
             unsupported: unsupported.map(str::to_owned).collect(),
-            source: Source {
-                path: self.source.path().context("source")?,
-                sha256: self.source.digest.as_deref().map(sha256).transpose()?,
-            },
+            source: self.source.source().context("source")?,
+            dependencies: dependencies.collect::<anyhow::Result<_>>()?,
             environment: self.env,
             variables: self.config,
             files: files.collect::<anyhow::Result<_>>()?,
@@ -203,7 +223,32 @@ impl LockedComponent {
     }
 }
 
+impl LockedDependency {
+    fn read(self, name: &str) -> anyhow::Result<Dependency> {
+        Ok(Dependency {
+            name: DependencyName::parse(name)?,
+            source: self.source.source()?,
+            export: self.export,
+            inherits: match self.inherit {
+                Inherit::All => Configuration::ALL.into(),
+                Inherit::Some(inherits) => inherits,
+            },
+        })
+    }
+}
+
+impl Default for Inherit {
+    fn default() -> Self {
+        Self::Some(BTreeSet::new())
+    }
+}
+
 impl Content {
+    fn source(&self) -> anyhow::Result<Source> {
+        let sha256 = self.digest.as_deref().map(sha256).transpose()?;
+        Ok(Source::File { path: self.path()?, sha256 })
+    }
+
     fn path(&self) -> anyhow::Result<PathBuf> {
         let url = self.source.as_deref().context("there is no file, only a digest")?;
         file_path(url)
@@ -230,7 +275,12 @@ mod tests {
             "source": {"content_type": "application/wasm", "source": "file:///srv/my%20app/app.wasm"},
             "env": {"FOO": "bar"},
             "files": [{"source": format!("file://{}", folder.display()), "path": "/"}],
-            "config": {"greeting": "{{ greeting }}", "key": "{{ api_key }}"}
+            "config": {"greeting": "{{ greeting }}", "key": "{{ api_key }}"},
+            "dependencies": {
+                "a:b/c@1.0.0": {"source": {"source": "file:///srv/one.wasm"}, "export": "x"},
+                "d:e": {"source": {"source": "file:///srv/two.wasm"}, "inherit": "All"},
+                "f": {"source": {"source": "file:///srv/three.wasm"}, "inherit": {"Some": ["files"]}}
+            }
         });
         component.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         json!({
@@ -275,12 +325,29 @@ mod tests {
         assert_eq!(app.folder, Path::new("/srv/my app"));
         assert_eq!(app.components.keys().collect::<Vec<_>>(), ["app"]);
         let component = &app.components["app"];
-        assert_eq!(component.source.path, Path::new("/srv/my app/app.wasm"));
+        assert_eq!(component.source, Source::of_file("/srv/my app/app.wasm".into()));
         assert_eq!(component.variables["greeting"], "hi");
         assert_eq!(component.variables["key"], "k");
         assert_eq!(component.environment["FOO"], "bar");
         assert!(component.allowed_hosts.allow("http", "127.0.0.1", 8080));
         assert!(component.direct_mounts && component.ai_models.contains("m"));
+        let dependency = |name, path: &str, export: Option<&str>, inherits: &[Configuration]| {
+            let source = Source::of_file(path.into());
+            Dependency {
+                name: DependencyName::parse(name).unwrap(),
+                source,
+                export: export.map(str::to_owned),
+                inherits: inherits.iter().copied().collect(),
+            }
+        };
+        assert_eq!(
+            component.dependencies,
+            [
+                dependency("a:b/c@1.0.0", "/srv/one.wasm", Some("x"), &[]),
+                dependency("d:e", "/srv/two.wasm", None, &Configuration::ALL),
+                dependency("f", "/srv/three.wasm", None, &[Configuration::Files]),
+            ]
+        );
         assert_eq!(
             component.files,
             [Files::Placed { source: folder.path().into(), destination: "/".into() }]
@@ -307,7 +374,16 @@ mod tests {
                 of(json!({"host_requirements": {"local_service_chaining": "required"}})),
                 &["app", "chaining"],
             ),
-            (of(json!({"dependencies": {"a:b": {}}})), &["app", "dependencies"]),
+            (of(json!({"dependencies": {"a:b": {}}})), &["source"]),
+            (
+                of(json!({"dependencies": {"a b": {"source": {"source": "file:///d.wasm"}}}})),
+                &["app", "a b"],
+            ),
+            (
+                of(json!({"dependencies": {"a:b": {"source": {"digest": "sha256:00"}}}})),
+                &["app", "a:b", "sha256:00"],
+            ),
+            (of(json!({"trigger_dependencies": {"m": []}})), &["app", "trigger_dependencies"]),
             (of(json!({"metadata": {"databases": ["default"]}})), &["app", "sqlite_databases"]),
             (of(json!({"source": {"digest": "sha256:00"}})), &["app", "source"]),
             (

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
+use super::dependency::{Configuration, Dependency, DependencyName};
 use super::files::Files;
-use super::{Declaration, DeclaredComponent, Source, TRIGGER, Trigger, sha256};
+use super::source::{Source, sha256};
+use super::{Declaration, DeclaredComponent, TRIGGER, Trigger};
 use crate::toml_file;
 
 /// Reads the file.
@@ -106,9 +108,8 @@ struct ComponentTable {
     #[serde(default)]
     sqlite_databases: Vec<String>,
     #[serde(default)]
-    dependencies: BTreeMap<String, toml::Value>,
-    #[serde(default)]
-    dependencies_inherit_configuration: bool,
+    dependencies: BTreeMap<String, DependencyValue>,
+    dependencies_inherit_configuration: Option<bool>,
     #[serde(default, rename = "description")]
     _description: Option<String>,
     #[serde(default, rename = "build")]
@@ -122,6 +123,35 @@ struct ComponentTable {
 enum SourceValue {
     Path(PathBuf),
     Elsewhere(BTreeMap<String, String>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a dependency must be a table with a path, or with a component")]
+enum DependencyValue {
+    /// Of a component in the registry.
+    Version(String),
+    Table(DependencyTable),
+}
+
+#[derive(Deserialize)]
+struct DependencyTable {
+    path: Option<PathBuf>,
+    component: Option<String>,
+    export: Option<String>,
+    inherit_configuration: Option<Inherit>,
+    #[serde(flatten)]
+    more: BTreeMap<String, toml::Value>,
+}
+
+/// What of the component's configuration a dependency has too.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "inherit_configuration must be true, false or a list of what to inherit"
+)]
+enum Inherit {
+    All(bool),
+    Some(BTreeSet<Configuration>),
 }
 
 #[derive(Deserialize)]
@@ -157,12 +187,21 @@ impl Manifest {
                 triggers.push(Trigger { route: route.into_route()?, component });
             }
         }
+        let in_component = |id: &str| format!("component {id:?}");
+        let sources = self
+            .component
+            .iter()
+            .map(|(id, table)| {
+                let source = table.source.read(&folder).with_context(|| in_component(id))?;
+                Ok((id.clone(), source))
+            })
+            .collect::<anyhow::Result<_>>()?;
         let components = self
             .component
             .into_iter()
             .map(|(id, table)| {
                 let component =
-                    table.declared(&folder).with_context(|| format!("component {id:?}"))?;
+                    table.declared(&id, &folder, &sources).with_context(|| in_component(&id))?;
                 Ok((id, component))
             })
             .collect::<anyhow::Result<_>>()?;
@@ -171,7 +210,13 @@ impl Manifest {
 }
 
 impl ComponentTable {
-    fn declared(self, folder: &Path) -> anyhow::Result<DeclaredComponent> {
+    /// The component `id`, in an application with those sources of components.
+    fn declared(
+        self,
+        id: &str,
+        folder: &Path,
+        sources: &BTreeMap<String, Source>,
+    ) -> anyhow::Result<DeclaredComponent> {
         let names = [
             (
                 "allowed_http_hosts (use allowed_outbound_hosts)",
@@ -179,16 +224,20 @@ impl ComponentTable {
             ),
             ("key_value_stores", !self.key_value_stores.is_empty()),
             ("sqlite_databases", !self.sqlite_databases.is_empty()),
-            ("dependencies", !self.dependencies.is_empty()),
-            ("dependencies_inherit_configuration", self.dependencies_inherit_configuration),
         ];
         let unsupported = names.into_iter().filter(|(_, used)| *used);
         let files = self.files.into_iter().map(|entry| match entry {
             FilesValue::Pattern(pattern) => Files::Pattern(pattern),
             FilesValue::Placed { source, destination } => Files::Placed { source, destination },
         });
+        let all_inherit = self.dependencies_inherit_configuration;
+        let dependencies = self.dependencies.into_iter().map(|(name, value)| {
+            let read = value.read(&name, folder, sources, all_inherit);
+            read.with_context(|| format!("dependency {name:?}"))
+        });
         Ok(DeclaredComponent {
-            source: self.source.read(folder)?,
+            source: sources[id].clone(),
+            dependencies: dependencies.collect::<anyhow::Result<_>>()?,
             environment: self.environment,
             variables: self.variables,
             files: files.collect(),
@@ -201,24 +250,79 @@ impl ComponentTable {
     }
 }
 
+impl DependencyValue {
+    fn read(
+        self,
+        name: &str,
+        folder: &Path,
+        sources: &BTreeMap<String, Source>,
+        all_inherit: Option<bool>,
+    ) -> anyhow::Result<Dependency> {
+        let elsewhere = |key: &str| {
+            format!(
+                "`{key}` isn't supported here; give the path of a file, or a component of this application"
+            )
+        };
+        let table = match self {
+            Self::Version(version) => bail!(elsewhere(&format!("version = {version:?}"))),
+            Self::Table(table) => table,
+        };
+        if let Some(key) = table.more.keys().next() {
+            bail!(elsewhere(key));
+        }
+        let source = match (table.path, table.component) {
+            (Some(path), None) => Source::of_file(folder.join(path)),
+            (None, Some(component)) => sources
+                .get(&component)
+                .with_context(|| format!("there is no component {component:?}"))?
+                .clone(),
+            _ => bail!("there must be a path or a component, and not both"),
+        };
+        let inherits = match (table.inherit_configuration, all_inherit) {
+            (None, all) => Inherit::All(all.unwrap_or(false)),
+            (Some(own), None) => own,
+            (Some(_), Some(_)) => bail!(
+                "inherit_configuration can't be given beside the component's \
+                 dependencies_inherit_configuration"
+            ),
+        };
+        Ok(Dependency {
+            name: DependencyName::parse(name)?,
+            source,
+            export: table.export,
+            inherits: match inherits {
+                Inherit::All(true) => Configuration::ALL.into(),
+                Inherit::All(false) => BTreeSet::new(),
+                Inherit::Some(inherits) => inherits,
+            },
+        })
+    }
+}
+
 impl SourceValue {
-    fn read(self, folder: &Path) -> anyhow::Result<Source> {
-        match self {
-            Self::Path(path) => Ok(Source { path: folder.join(path), sha256: None }),
-            Self::Elsewhere(mut table) => {
-                let (path, digest) = (table.remove("path"), table.remove("digest"));
-                match (path, table.keys().next()) {
-                    (_, Some(key)) => bail!(
-                        "source: `{key}` isn't supported here; give the path of a file, or a table with \
-                         its path and its digest"
-                    ),
-                    (None, None) => bail!("source: there is no path"),
-                    (Some(path), None) => Ok(Source {
-                        path: folder.join(path),
-                        sha256: digest.as_deref().map(sha256).transpose()?,
-                    }),
-                }
+    fn read(&self, folder: &Path) -> anyhow::Result<Source> {
+        let table = match self {
+            Self::Path(path) => return Ok(Source::of_file(folder.join(path))),
+            Self::Elsewhere(table) => table,
+        };
+        if let Some(key) =
+            table.keys().find(|key| !["path", "url", "digest"].contains(&key.as_str()))
+        {
+            bail!(
+                "source: `{key}` isn't supported here; give the path of a file, or a table with its path \
+                 or its URL and its digest"
+            );
+        }
+        let sha256 = table.get("digest").map(|digest| sha256(digest)).transpose()?;
+        match (table.get("path"), table.get("url"), sha256) {
+            (Some(path), None, sha256) => Ok(Source::File { path: folder.join(path), sha256 }),
+            (None, Some(url), Some(sha256)) => {
+                let is_web = url.starts_with("https://") || url.starts_with("http://");
+                ensure!(is_web, "source: the URL {url:?} must be https or http");
+                Ok(Source::Url { url: url.clone(), sha256 })
             }
+            (None, Some(url), None) => bail!("source: the URL {url:?} needs a digest beside it"),
+            _ => bail!("source: there must be a path or a url, and not both"),
         }
     }
 }
@@ -261,6 +365,10 @@ mod tests {
         [component.c]
         source = "c.wasm"
         environment = { A = "1" }
+        [component.c.dependencies]
+        "a:b/c@1.0.0" = { path = "one.wasm", export = "x", inherit_configuration = ["files"] }
+        "d:e" = { component = "d" }
+        plain = { path = "two.wasm", inherit_configuration = true }
         [component.d]
         source = "d.wasm"
         key_value_stores = ["default"]
@@ -306,16 +414,57 @@ mod tests {
         let placed = Files::Placed { source: "assets".into(), destination: "/assets".into() };
         assert_eq!(b.files, [Files::Pattern("static/*".into()), placed]);
         assert_eq!(b.exclude_files, ["static/secret"]);
-        assert_eq!(b.source, Source { path: "/app/b.wasm".into(), sha256: None });
+        assert_eq!(b.source, Source::of_file("/app/b.wasm".into()));
         assert_eq!(app.components["c"].environment["A"], "1");
         // Nobody reaches d, so what it needs doesn't matter.
         assert_eq!(app.private, ["d".to_owned()].into());
-        let digest =
-            format!("source = {{ path = \"b.wasm\", digest = \"sha256:{}\" }}", "aB".repeat(32));
-        let app =
-            parse(&MANIFEST.replace("source = \"b.wasm\"", &digest), &sources(&[("key", "k")]))
-                .unwrap();
-        assert_eq!(app.components["b"].source.sha256, Some("ab".repeat(32)));
+        let sha256 = "ab".repeat(32);
+        let url = "https://example.org/b.wasm".to_owned();
+        for (place, source) in [
+            (
+                "path = \"b.wasm\"",
+                Source::File { path: "/app/b.wasm".into(), sha256: Some(sha256.clone()) },
+            ),
+            ("url = \"https://example.org/b.wasm\"", Source::Url { url, sha256 }),
+        ] {
+            let table = format!("source = {{ {place}, digest = \"sha256:{}\" }}", "aB".repeat(32));
+            let manifest = MANIFEST.replace("source = \"b.wasm\"", &table);
+            let app = parse(&manifest, &sources(&[("key", "k")])).unwrap();
+            assert_eq!(app.components["b"].source, source);
+        }
+    }
+
+    #[test]
+    fn dependencies_have_sources_and_inherit_what_is_listed() {
+        let components = |manifest: &str| {
+            parse(manifest, &sources(&[("key", "k")])).unwrap().components.remove("c").unwrap()
+        };
+        let dependency = |name, path: &str, export: Option<&str>, inherits: &[Configuration]| {
+            let source = Source::of_file(path.into());
+            Dependency {
+                name: DependencyName::parse(name).unwrap(),
+                source,
+                export: export.map(str::to_owned),
+                inherits: inherits.iter().copied().collect(),
+            }
+        };
+        assert_eq!(
+            components(MANIFEST).dependencies,
+            [
+                dependency("a:b/c@1.0.0", "/app/one.wasm", Some("x"), &[Configuration::Files]),
+                dependency("d:e", "/app/d.wasm", None, &[]),
+                dependency("plain", "/app/two.wasm", None, &Configuration::ALL),
+            ]
+        );
+        let all = MANIFEST
+            .replace(", inherit_configuration = [\"files\"]", "")
+            .replace(", inherit_configuration = true", "")
+            .replace(
+                "environment = {",
+                "dependencies_inherit_configuration = true\nenvironment = {",
+            );
+        let inherits = components(&all).dependencies.into_iter().map(|found| found.inherits);
+        assert!(inherits.into_iter().all(|inherits| inherits == Configuration::ALL.into()));
     }
 
     #[test]
@@ -350,8 +499,19 @@ mod tests {
             ("required = true, secret", "secret", &["key", "default or be required"]),
             (
                 "source = \"b.wasm\"",
-                "source = { url = \"u\", digest = \"d\" }",
-                &["\"b\"", "`url`"],
+                "source = { registry = \"u\", digest = \"d\" }",
+                &["\"b\"", "`registry`"],
+            ),
+            (
+                "source = \"b.wasm\"",
+                "source = { url = \"https://u\" }",
+                &["\"b\"", "needs a digest"],
+            ),
+            ("source = \"b.wasm\"", "source = {}", &["\"b\"", "a path or a url"]),
+            (
+                "source = \"b.wasm\"",
+                "source = { path = \"p\", url = \"u\" }",
+                &["\"b\"", "a path or a url"],
             ),
             (
                 "source = \"b.wasm\"",
@@ -364,7 +524,17 @@ mod tests {
             (
                 "ai_models = [\"m\"]",
                 "ai_models = [\"m\"]\ndependencies = { \"a:b\" = \"c\" }",
-                &["dependencies"],
+                &["component \"a\"", "\"a:b\"", "`version = \"c\"`"],
+            ),
+            ("component = \"d\" }", "component = \"z\" }", &["\"d:e\"", "no component \"z\""]),
+            ("component = \"d\" }", "export = \"d\" }", &["\"d:e\"", "a path or a component"]),
+            ("component = \"d\" }", "registry = \"r\" }", &["\"d:e\"", "`registry`"]),
+            ("\"a:b/c@1.0.0\"", "\"a:b/\"", &["component \"c\"", "\"a:b/\"", "namespace"]),
+            ("[\"files\"]", "[\"filez\"]", &["a dependency must be"]),
+            (
+                "environment = {",
+                "dependencies_inherit_configuration = true\nenvironment = {",
+                &["dependencies_inherit_configuration", "beside"],
             ),
             (
                 "ai_models = [\"m\"]",

@@ -1,11 +1,13 @@
 //! The application: what `spin.toml` says ([`manifest`]) or Spin has made of it ([`locked`]), with the
 //! values of its variables, ready to be served.
 
+pub mod dependency;
 pub mod files;
 mod locked;
 mod manifest;
 pub mod outbound;
 pub mod route;
+pub mod source;
 mod template;
 mod variables;
 
@@ -14,10 +16,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 
-use crate::cache::is_digest;
+use dependency::Dependency;
 use files::Files;
 use outbound::AllowedHosts;
 use route::{Matched, Route};
+use source::Source;
 pub use variables::{Provider, VariableSources};
 
 /// The trigger type of components that are given `wasi:nn`.
@@ -43,8 +46,10 @@ pub struct App {
 /// A component.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Component {
-    /// Its file.
+    /// Its Wasm.
     pub source: Source,
+    /// What gives it some of its imports.
+    pub dependencies: Vec<Dependency>,
     /// Its environment.
     pub environment: BTreeMap<String, String>,
     /// Its variables, by name, with their values.
@@ -59,15 +64,6 @@ pub struct Component {
     pub ai_models: BTreeSet<String>,
     /// The hosts that it may connect to.
     pub allowed_hosts: AllowedHosts,
-}
-
-/// Where a component's Wasm is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
-    /// The file.
-    pub path: PathBuf,
-    /// What its SHA-256 must be, in hex.
-    pub sha256: Option<String>,
 }
 
 /// An application as its author declares it, in either format.
@@ -89,6 +85,7 @@ struct Trigger {
 /// A component whose templates are not filled in.
 struct DeclaredComponent {
     source: Source,
+    dependencies: Vec<Dependency>,
     environment: BTreeMap<String, String>,
     variables: BTreeMap<String, String>,
     files: Vec<Files>,
@@ -197,6 +194,7 @@ impl DeclaredComponent {
         );
         Ok(Component {
             source: self.source,
+            dependencies: self.dependencies,
             environment: self.environment,
             variables,
             files: self.files,
@@ -227,13 +225,4 @@ fn values(
         }
     }
     Ok(values)
-}
-
-/// Refuses a digest that is none. Gives its hex digits.
-fn sha256(digest: &str) -> anyhow::Result<String> {
-    digest
-        .strip_prefix("sha256:")
-        .filter(|hex| is_digest(hex))
-        .map(str::to_ascii_lowercase)
-        .with_context(|| format!("the digest {digest:?} is not sha256: and 64 hex digits"))
 }

@@ -34,40 +34,38 @@ pub struct Preparation<'a> {
     pub snapshot: bool,
 }
 
-/// Compiles the component in `source`, with a snapshot if it has one to give, or takes the result
-/// from the cache.
+/// Compiles a component that comes from `source`, with a snapshot if it has one to give, or takes the
+/// result from the cache.
 pub async fn load(
     engine: &Engine,
     linker: &Linker<InstanceState>,
     cache: &Cache,
-    source: &Path,
+    source: &str,
+    wasm: Vec<u8>,
     preparation: &Preparation<'_>,
 ) -> anyhow::Result<Component> {
     let began = Instant::now();
-    let wasm = std::fs::read(source)
-        .with_context(|| format!("can't read the component {} (is it built?)", source.display()))?;
     let key = key(engine, &wasm, preparation)?;
     let path = cache.entry("components", &format!("{key}.cwasm"))?;
     if cache.is_intact(&path) {
         match deserialize(engine, &path) {
             Ok(component) => {
                 cache.touch(&path);
-                tracing::info!(source = %source.display(), took = ?began.elapsed(), "component loaded");
+                tracing::info!(source, took = ?began.elapsed(), "component loaded");
                 return Ok(component);
             }
             Err(error) => tracing::warn!(%error, "the cached component is useless"),
         }
     }
-    tracing::info!(source = %source.display(), "preparing the component (first start with these models)");
+    tracing::info!(source, "preparing the component (first start with these models)");
     let initialized = initialize(engine, linker, &wasm, preparation).await;
-    let wasm = initialized
-        .with_context(|| format!("{} failed in {INITIALIZE}", source.display()))?
-        .unwrap_or(wasm);
+    let wasm =
+        initialized.with_context(|| format!("{source} failed in {INITIALIZE}"))?.unwrap_or(wasm);
     let initialized = began.elapsed();
     let compiled = engine
         .precompile_component(&wasm)
         .map_err(anyhow::Error::from)
-        .with_context(|| format!("can't compile the component {}", source.display()))?;
+        .with_context(|| format!("can't compile the component {source}"))?;
     cache.write_with_digest(&path, &compiled)?;
     cache.prune(&cache.dir("components")?)?;
     tracing::info!(

@@ -1,7 +1,7 @@
 //! The models in a folder.
 //!
-//! `models/<id>/model.gguf` is a model; ids may contain `/`. Beside the weights may lie the owner's
-//! `tokenizer.json` and `model.toml`.
+//! `models/<id>/model.gguf` is a model, for llama.cpp, and `models/<id>/openvino_model.xml`, for OpenVINO;
+//! ids may contain `/`. Beside the weights may lie the owner's `tokenizer.json` and `model.toml`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,12 +9,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
-use spinfer_protocol::FimTokens;
+use spinfer_protocol::{Backend, FimTokens};
 
+use crate::config::ExecutionTarget;
 use crate::toml_file;
 
-/// The name of the weights.
+/// The name of llama.cpp's weights.
 pub const WEIGHTS: &str = "model.gguf";
+
+/// The name of OpenVINO's description of a model; its weights have the ending `bin`.
+pub const GRAPH: &str = "openvino_model.xml";
 
 /// How deep ids go: `a/b/c/d`.
 pub(super) const DEEPEST: usize = 4;
@@ -28,12 +32,37 @@ pub struct ModelFolder {
     pub path: PathBuf,
     /// What its owner says of it.
     pub settings: ModelSettings,
+    /// What it has weights for; not empty.
+    pub backends: Vec<Backend>,
 }
 
 impl ModelFolder {
-    /// The weights.
+    /// What computes it: what its owner says, else the preferred one if it has weights for that.
+    pub fn backend(&self, preferred: Option<Backend>) -> anyhow::Result<Backend> {
+        let has = |backend: &Backend| self.backends.contains(backend);
+        if let Some(own) = self.settings.backend {
+            ensure!(
+                has(&own),
+                "{}: model.toml names a backend that there are no weights for",
+                self.id
+            );
+            return Ok(own);
+        }
+        let first = self.backends.first().copied();
+        preferred
+            .filter(has)
+            .or(first)
+            .with_context(|| format!("{}: there are no weights", self.id))
+    }
+
+    /// llama.cpp's weights.
     pub fn weights(&self) -> PathBuf {
         self.path.join(WEIGHTS)
+    }
+
+    /// OpenVINO's description of the model.
+    pub fn graph(&self) -> PathBuf {
+        self.path.join(GRAPH)
     }
 
     /// The owner's own tokenizer, if there is one.
@@ -51,20 +80,28 @@ pub struct ModelSettings {
     pub aliases: Vec<String>,
     /// The longest sequence in tokens.
     pub context: Option<u32>,
+    /// What computes it, where there are weights for several.
+    pub backend: Option<Backend>,
+    /// Where it computes.
+    pub execution_target: Option<ExecutionTarget>,
+    /// How many of its layers are kept on GPUs.
+    pub gpu_layers: Option<u32>,
     /// The ids for fill-in-the-middle, instead of those that the weights' metadata has.
     pub fim: Option<FimTokens>,
 }
 
-/// The models below `folder`, by id.
-pub fn find(folder: &Path) -> anyhow::Result<BTreeMap<String, ModelFolder>> {
-    ensure!(
-        folder.is_dir(),
-        "there is no folder {} with models in it; put weights at {}/<id>/{WEIGHTS}",
-        folder.display(),
-        folder.display()
-    );
+/// The models below these folders, by id.
+pub fn find(folders: &[PathBuf]) -> anyhow::Result<BTreeMap<String, ModelFolder>> {
     let mut found = BTreeMap::new();
-    descend(folder, &mut Vec::new(), &mut found)?;
+    for folder in folders {
+        ensure!(
+            folder.is_dir(),
+            "there is no folder {} with models in it; put weights at {}/<id>/{WEIGHTS}",
+            folder.display(),
+            folder.display()
+        );
+        descend(folder, &mut Vec::new(), &mut found)?;
+    }
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     for model in found.values() {
         for name in std::iter::once(&model.id).chain(&model.settings.aliases) {
@@ -91,10 +128,19 @@ fn descend(
             continue;
         }
         id.push(name.to_owned());
-        if path.join(WEIGHTS).symlink_metadata().is_ok() {
+        let backends: Vec<_> = [(WEIGHTS, Backend::Ggml), (GRAPH, Backend::Openvino)]
+            .into_iter()
+            .filter(|(file, _)| path.join(file).symlink_metadata().is_ok())
+            .map(|(_, backend)| backend)
+            .collect();
+        if !backends.is_empty() {
             let id = id.join("/");
             let settings = settings(&path)?;
-            found.insert(id.clone(), ModelFolder { id, path, settings });
+            let model = ModelFolder { id: id.clone(), path, settings, backends };
+            let new = model.path.clone();
+            if let Some(other) = found.insert(id, model) {
+                bail!("{} and {} are models of the same id", other.path.display(), new.display());
+            }
         } else if id.len() < DEEPEST {
             descend(&path, id, found)?;
         }
@@ -134,7 +180,7 @@ mod tests {
             ("org/empty/readme", ""),
             (".hidden/model.gguf", ""),
         ]);
-        let found = find(dir.path()).unwrap();
+        let found = find(&[dir.path().into()]).unwrap();
         assert_eq!(found.keys().collect::<Vec<_>>(), ["a", "org/b"]);
         let settings = &found["org/b"].settings;
         assert_eq!(
@@ -144,21 +190,45 @@ mod tests {
     }
 
     #[test]
+    fn weights_choose_the_backend_and_settings_choose_between_them() {
+        let dir = folder(&[
+            ("both/model.gguf", ""),
+            ("both/openvino_model.xml", ""),
+            ("ir/openvino_model.xml", ""),
+            ("wrong/model.gguf", ""),
+            ("wrong/model.toml", "backend = \"openvino\""),
+        ]);
+        let found = find(&[dir.path().into()]).unwrap();
+        let of =
+            |id: &str, preferred| found[id].backend(preferred).map_err(|error| error.to_string());
+        assert_eq!(of("both", None), Ok(Backend::Ggml));
+        assert_eq!(of("both", Some(Backend::Openvino)), Ok(Backend::Openvino));
+        assert_eq!(of("ir", Some(Backend::Ggml)), Ok(Backend::Openvino));
+        assert!(of("wrong", None).unwrap_err().contains("no weights for"));
+    }
+
+    #[test]
     fn a_name_means_one_model() {
         let dir = folder(&[
             ("a/model.gguf", ""),
             ("b/model.gguf", ""),
             ("b/model.toml", "aliases = [\"a\"]"),
         ]);
-        let error = find(dir.path()).unwrap_err().to_string();
+        let error = find(&[dir.path().into()]).unwrap_err().to_string();
         assert!(error.contains("both named \"a\""), "{error}");
+        let other = folder(&[("c/model.gguf", "")]);
+        let found = find(&[dir.path().join("a"), other.path().into()]);
+        assert_eq!(found.unwrap().keys().collect::<Vec<_>>(), ["c"]);
+        let same = folder(&[("c/model.gguf", "")]);
+        let error = find(&[other.path().into(), same.path().into()]).unwrap_err().to_string();
+        assert!(error.contains("of the same id") && error.contains("/c"), "{error}");
     }
 
     #[test]
     fn what_is_wrong_is_named() {
-        assert!(find(Path::new("/nowhere")).unwrap_err().to_string().contains("/nowhere"));
+        assert!(find(&["/nowhere".into()]).unwrap_err().to_string().contains("/nowhere"));
         let dir = folder(&[("a/model.gguf", ""), ("a/model.toml", "alias = 1")]);
-        let error = format!("{:#}", find(dir.path()).unwrap_err());
+        let error = format!("{:#}", find(&[dir.path().into()]).unwrap_err());
         assert!(error.contains("model.toml") && error.contains("alias"), "{error}");
     }
 }

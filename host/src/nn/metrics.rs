@@ -208,6 +208,51 @@ impl NnMetrics {
     }
 }
 
+/// What of a model's gauges is one's own: while a model is loaded again, the new one and the old one are
+/// both counted, and whoever goes takes away what is its own.
+pub struct Share {
+    metrics: ModelMetrics,
+    shown: Held,
+}
+
+/// What is held and waited for.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Held {
+    /// Requests that hold sequences.
+    pub running: i64,
+    /// Requests that wait for some.
+    pub waiting: i64,
+    /// Sequences that are held.
+    pub sequences: i64,
+    /// The share of all of them.
+    pub usage: f64,
+    /// Tokens in the KV cache.
+    pub cells: i64,
+}
+
+impl Share {
+    /// Nothing yet.
+    pub fn new(metrics: ModelMetrics) -> Self {
+        Self { metrics, shown: Held::default() }
+    }
+
+    /// Shows this instead of what was shown before.
+    pub fn show(&mut self, held: Held) {
+        let before = std::mem::replace(&mut self.shown, held);
+        self.metrics.running.add(held.running - before.running);
+        self.metrics.waiting.add(held.waiting - before.waiting);
+        self.metrics.sequences_held.add(held.sequences - before.sequences);
+        self.metrics.kv_cache_usage.add(held.usage - before.usage);
+        self.metrics.cells_used.add(held.cells - before.cells);
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.show(Held::default());
+    }
+}
+
 /// When a request has got its tokens.
 pub struct TokenClock {
     metrics: ModelMetrics,
@@ -250,4 +295,32 @@ impl Drop for TokenClock {
 /// Counts a duration.
 pub fn observe(histogram: &Histogram, duration: Duration) {
     histogram.observe(duration.as_secs_f64());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_that_compute_the_same_model_are_counted_together() {
+        let metrics = NnMetrics::register(&Registry::new()).unwrap().of("m");
+        let (mut old, mut new) = (Share::new(metrics.clone()), Share::new(metrics.clone()));
+        old.show(Held { running: 2, waiting: 1, sequences: 3, usage: 0.75, cells: 40 });
+        new.show(Held { running: 1, sequences: 1, usage: 0.25, cells: 5, ..Held::default() });
+        old.show(Held { running: 1, sequences: 2, usage: 0.5, cells: 30, ..Held::default() });
+        let gauges = || {
+            (
+                metrics.running.get(),
+                metrics.waiting.get(),
+                metrics.sequences_held.get(),
+                metrics.kv_cache_usage.get(),
+                metrics.cells_used.get(),
+            )
+        };
+        assert_eq!(gauges(), (2, 0, 3, 0.75, 35));
+        drop(old);
+        assert_eq!(gauges(), (1, 0, 1, 0.25, 5));
+        drop(new);
+        assert_eq!(gauges(), (0, 0, 0, 0.0, 0));
+    }
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::ggml::{GgmlContext, GgmlGraph};
 use super::metrics::{ModelMetrics, TokenClock};
+use super::openvino::{OpenvinoContext, OpenvinoGraph};
 use super::{Arrival, Arrivals, NamedTensor, NnError};
 
 /// A loaded model.
@@ -21,6 +22,8 @@ pub struct Graph {
 pub enum Backend {
     /// llama.cpp.
     Ggml(Arc<GgmlGraph>),
+    /// OpenVINO.
+    Openvino(Arc<OpenvinoGraph>),
 }
 
 impl Graph {
@@ -39,6 +42,9 @@ impl Graph {
     ) -> ExecutionContext {
         let context = match &self.backend {
             Backend::Ggml(graph) => BackendContext::Ggml(graph.init_context(component, arrival)),
+            Backend::Openvino(graph) => {
+                BackendContext::Openvino(graph.init_context(arrival).into())
+            }
         };
         ExecutionContext { context, clock: TokenClock::new(self.metrics.clone(), came) }
     }
@@ -52,6 +58,7 @@ pub struct ExecutionContext {
 
 enum BackendContext {
     Ggml(GgmlContext),
+    Openvino(Box<OpenvinoContext>),
 }
 
 impl ExecutionContext {
@@ -63,6 +70,7 @@ impl ExecutionContext {
         self.clock.resume();
         let outputs = match &mut self.context {
             BackendContext::Ggml(context) => context.compute(inputs).await,
+            BackendContext::Openvino(context) => context.compute(inputs).await,
         }?;
         if !outputs.is_empty() {
             self.clock.tick();

@@ -24,6 +24,7 @@ async fn carry_out(request: &Request) -> Outcome {
             let answer: Result<Response, _> = spin_sdk::http::send(Request::get(query)).await;
             outcome(answer.map(|answer| *answer.status()))
         }
+        "/variable" => outcome(spin_sdk::variables::get(query)),
         _ => tasks::run(task, query).unwrap_or_else(|| {
             let headers = request.headers().map(|(name, value)| (name, value.as_bytes()));
             let mut seen = tasks::look(headers);

@@ -63,6 +63,7 @@ async fn carry_out(request: &Request) -> Outcome {
             outcome(answer.map(|answer| answer.status().as_u16()))
         }
         "/model" => outcome(wasi_nn::Graph::by_name(query).map(|_| "loaded")),
+        "/variable" => outcome(spin_sdk::variables::get(query).await),
         "/look" => {
             let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
             let mut seen = tasks::look(headers);

@@ -6,8 +6,8 @@
 use tokio::sync::oneshot;
 
 use super::memory::Scope;
-use super::outputs::Outputs;
 use crate::nn::convention::Step;
+use crate::nn::outputs::Outputs;
 use crate::nn::{Arrival, NnError};
 
 /// Names an execution context to its scheduler.

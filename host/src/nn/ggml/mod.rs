@@ -9,7 +9,6 @@ mod admission;
 mod batching;
 mod memory;
 mod message;
-mod outputs;
 mod scheduler;
 mod sequences;
 

@@ -17,10 +17,10 @@ use super::admission::{Admission, Waiting};
 use super::batching::{self, Part, Wish};
 use super::memory::{Match, Memory, Scope};
 use super::message::{ContextId, Message};
-use super::outputs::{Outputs, Scratch};
 use super::sequences::{Operation, Row, plan};
 use crate::nn::convention::Step;
-use crate::nn::metrics::{ModelMetrics, observe};
+use crate::nn::metrics::{Held as Holdings, ModelMetrics, Share, observe};
+use crate::nn::outputs::{Outputs, Scratch};
 use crate::nn::{Arrivals, NnError};
 
 /// An admitted execution context.
@@ -77,6 +77,7 @@ pub struct Scheduler {
     settings: Settings,
     inbox: Receiver<Message>,
     metrics: ModelMetrics,
+    share: Share,
     admission: Admission<Reservation>,
     contexts: HashMap<ContextId, Held>,
     /// In the order of arrival.
@@ -120,6 +121,7 @@ impl Scheduler {
             memory: Memory::new(llama),
             settings,
             inbox,
+            share: Share::new(metrics.clone()),
             metrics,
             contexts: HashMap::new(),
             running: Vec::new(),
@@ -475,14 +477,16 @@ impl Scheduler {
         }
     }
 
-    fn show_admission(&self) {
+    fn show_admission(&mut self) {
         let sequences = self.memory.llama().sequences() as usize;
         let held = sequences - self.admission.free();
-        self.metrics.running.set(self.contexts.len() as i64);
-        self.metrics.sequences_held.set(held as i64);
-        self.metrics.kv_cache_usage.set(held as f64 / sequences as f64);
-        self.metrics.cells_used.set(self.memory.cells_used() as i64);
-        self.metrics.waiting.set(self.admission.waiting() as i64);
+        self.share.show(Holdings {
+            running: self.contexts.len() as i64,
+            waiting: self.admission.waiting() as i64,
+            sequences: held as i64,
+            usage: held as f64 / sequences as f64,
+            cells: self.memory.cells_used() as i64,
+        });
     }
 
     /// One decode over all that is running.

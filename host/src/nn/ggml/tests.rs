@@ -8,6 +8,7 @@ use spinfer_tests::models::weights;
 
 use super::*;
 use crate::nn::metrics::NnMetrics;
+use crate::nn::outputs::Outputs;
 use crate::nn::{Element, NnErrorCode};
 
 const PROMPT: &str =
@@ -113,7 +114,7 @@ fn first_call(context: ContextId, tokens: Vec<i32>) -> (Message, oneshot::Receiv
     (Message::Compute { context, step, scope: None, reply }, answer)
 }
 
-type Answer = Result<outputs::Outputs, NnError>;
+type Answer = Result<Outputs, NnError>;
 
 fn tokenize(text: &str) -> Vec<i64> {
     let params = ModelParams { vocab_only: true, ..ModelParams::default() };
