@@ -11,5 +11,6 @@ pub mod load;
 pub mod machine;
 pub mod models;
 pub mod nn;
+pub mod stock;
 pub mod toml_file;
 pub mod up;

@@ -13,7 +13,8 @@ use spinfer_host::doctor::Report;
 use spinfer_host::http::tls::TlsFiles;
 use spinfer_host::load::Preparations;
 use spinfer_host::models::pull::{self, Wanted};
-use spinfer_host::models::{listing, stock, trial};
+use spinfer_host::models::{listing, trial};
+use spinfer_host::stock;
 use spinfer_host::up::{self, Options, Origin};
 use tracing_subscriber::EnvFilter;
 
@@ -69,13 +70,20 @@ enum Command {
         #[arg(default_value = "models", value_name = "FOLDER")]
         folder: PathBuf,
     },
-    /// Lays out a model for OpenVINO for another host, `wasmtime serve`
+    /// Lays out the component and a model for OpenVINO for another host, and prints the `wasmtime serve` for it
     Export {
         /// Its id
         id: String,
         /// The folder in which it is laid out
         #[arg(long, value_name = "FOLDER")]
         to: PathBuf,
+        /// The component
+        #[arg(
+            long,
+            default_value = "target/wasm32-wasip2/release/spinfer.wasm",
+            value_name = "FILE"
+        )]
+        component: PathBuf,
         /// The folder of models
         #[arg(long, default_value = "models", value_name = "FOLDER")]
         models: PathBuf,
@@ -229,10 +237,9 @@ fn main() -> ExitCode {
             }))
         }
         Command::Models { folder } => ended(listing::list(&folder).map(|text| say(&text))),
-        Command::Export { id, to, models } => {
-            ended(stock::export(&models, &id, &to).map(|options| {
-                say(&format!("wasmtime serve {options} spinfer.wasm\n"));
-            }))
+        Command::Export { id, to, component, models } => {
+            let exported = stock::export(&component, &models, &id, &to);
+            ended(exported.map(|command| say(&format!("{command}\n"))))
         }
         Command::Doctor(args) => match up::examine(&args.options()) {
             Ok(Report { text, can_serve }) => {

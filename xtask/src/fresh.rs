@@ -19,13 +19,15 @@ use crate::project::Project;
 const NOT_SOURCES: [&str; 5] = [".git", ".spin", ".spinfer", "models", "target"];
 
 /// How the names of variables begin that cargo or a build script looks at.
-const VARIABLES: [&str; 17] = [
+const VARIABLES: [&str; 21] = [
     "AR",
     "BINDGEN_",
     "CARGO",
     "CC",
     "CFLAGS",
     "CMAKE",
+    "CPATH",
+    "CUDA",
     "CXX",
     "GGML_",
     "HOST_",
@@ -36,7 +38,9 @@ const VARIABLES: [&str; 17] = [
     "RUSTDOC",
     "RUSTFLAGS",
     "RUSTUP_TOOLCHAIN",
+    "SPINFER_FEATURES",
     "TARGET_",
+    "VULKAN",
 ];
 
 /// What a build is made from, at one moment.

@@ -72,8 +72,11 @@ pub fn application(project: &Project) -> Result<Option<PathBuf>> {
     let text =
         fs::read_to_string(&manifest).with_context(|| format!("reading {}", manifest.display()))?;
     let path = project.root.join("spin.openvino.toml");
-    fs::write(&path, with_both_models(&text)?)
-        .with_context(|| format!("writing {}", path.display()))?;
+    let both = with_both_models(&text)?;
+    // A file that is written anew looks like a change of the sources.
+    if !fs::read_to_string(&path).is_ok_and(|there| there == both) {
+        fs::write(&path, both).with_context(|| format!("writing {}", path.display()))?;
+    }
     Ok(Some(path))
 }
 

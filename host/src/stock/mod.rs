@@ -1,4 +1,4 @@
-//! Models for other hosts: what `wasmtime serve` needs to give the component a model for OpenVINO.
+//! For other hosts: what `wasmtime serve` needs to serve the component with a model for OpenVINO.
 
 use std::fs;
 use std::path::Path;
@@ -6,8 +6,14 @@ use std::path::Path;
 use anyhow::{Context, ensure};
 use spinfer_protocol::{Backend, ModelCard, tensor};
 
-use super::catalogue::{self, ModelFolder};
-use super::exported;
+use crate::app::dependency::{Dependency, DependencyName};
+use crate::app::source::Source;
+use crate::component::compose;
+use crate::models::catalogue::{self, ModelFolder};
+use crate::models::exported;
+
+/// Gives the component its variables, which such a host doesn't.
+const VARIABLES: &str = include_str!("variables.wat");
 
 /// What such a model takes by itself, and no host adds to.
 const INPUTS: [&str; 3] = [tensor::ATTENTION_MASK, tensor::POSITION_IDS, tensor::BEAM_IDX];
@@ -21,13 +27,13 @@ const GRAPHS: &str = "graphs";
 /// Where what the component sees as `/models` is.
 const MODELS: &str = "models";
 
-/// Puts into the folder `to` what another host needs of the model `id` below `models`. Gives the options of
-/// `wasmtime serve` for it.
+/// Puts into the folder `to` what another host needs to serve the component in that file with the model `id`
+/// below `models`. Gives the command.
 ///
 /// # Errors
 ///
 /// When there is no such model for OpenVINO, or what is there can't be read or written.
-pub fn export(models: &Path, id: &str, to: &Path) -> anyhow::Result<String> {
+pub fn export(component: &Path, models: &Path, id: &str, to: &Path) -> anyhow::Result<String> {
     let found = catalogue::find(&[models.to_owned()])?;
     let model = found.get(id).filter(|model| model.backends.contains(&Backend::Openvino));
     let model = model.with_context(|| {
@@ -49,11 +55,30 @@ pub fn export(models: &Path, id: &str, to: &Path) -> anyhow::Result<String> {
     let card = serde_json::to_string_pretty(&card(model)?)?;
     let path = visible.join("model.json");
     fs::write(&path, card).with_context(|| format!("can't write {}", path.display()))?;
+    let serves = to.join("spinfer.wasm");
+    fs::write(&serves, with_variables(component)?)
+        .with_context(|| format!("can't write {}", serves.display()))?;
     Ok(format!(
-        "-S cli -S p3 -S nn -S nn-graph=openvino::{} -W component-model-async --dir {}::/models",
+        "wasmtime serve -S cli -S p3 -S nn -S nn-graph=openvino::{} -W component-model-async --dir {}::/models {}",
         graph.display(),
-        to.join(MODELS).display()
+        to.join(MODELS).display(),
+        serves.display()
     ))
+}
+
+/// The component, composed with another that gives it its variables: all of them undefined.
+fn with_variables(component: &Path) -> anyhow::Result<Vec<u8>> {
+    let wasm = fs::read(component)
+        .with_context(|| format!("can't read the component {}", component.display()))?;
+    let variables = Dependency {
+        name: DependencyName::parse("spin:variables")?,
+        source: Source::of_file("variables.wat".into()),
+        export: None,
+        inherits: Default::default(),
+    };
+    let provider = wat::parse_str(VARIABLES)?;
+    compose::compose(wasm, &[(&variables, provider)])
+        .with_context(|| format!("in {}", component.display()))
 }
 
 /// A file in another place; linked where that can be, since weights are large.
@@ -98,6 +123,8 @@ fn card(model: &ModelFolder) -> anyhow::Result<ModelCard> {
 
 #[cfg(test)]
 mod tests {
+    use wasmparser::Payload;
+
     use super::*;
 
     #[test]
@@ -116,7 +143,15 @@ mod tests {
             fs::write(model.join(name), content).unwrap();
         }
         let to = folder.path().join("stock");
-        let options = export(&folder.path().join("all"), "m", &to).unwrap();
+        let component = folder.path().join("app.wasm");
+        let app = r#"(component (import "spin:variables/variables@3.0.0" (instance
+            (type $cases (variant (case "invalid-name" string) (case "undefined" string)
+                (case "provider" string) (case "other" string)))
+            (export "error" (type $error (eq $cases)))
+            (export "get" (func async (param "name" string)
+                (result (result string (error $error))))))))"#;
+        fs::write(&component, wat::parse_str(app).unwrap()).unwrap();
+        let options = export(&component, &folder.path().join("all"), "m", &to).unwrap();
         assert!(options.contains(&format!("nn-graph=openvino::{}", to.join("graphs/m").display())));
         let read = |name: &str| fs::read_to_string(to.join(name)).unwrap();
         assert_eq!(read("graphs/m/model.bin"), "weights");
@@ -130,7 +165,15 @@ mod tests {
         assert_eq!((card.context, card.vocab_size, card.eos), (32, 10, Some(2)));
         assert!(!card.takes(tensor::LOGITS_TO_KEEP) && card.takes(tensor::BEAM_IDX));
 
-        let error = export(&folder.path().join("all"), "n", &to).unwrap_err().to_string();
+        let whole = fs::read(to.join("spinfer.wasm")).unwrap();
+        let sections = wasmparser::Parser::new(0).parse_all(&whole).map(Result::unwrap);
+        // Its own come before the components in it.
+        let own = sections.take_while(|part| !matches!(part, Payload::ComponentSection { .. }));
+        let imports = own.filter(|part| matches!(part, Payload::ComponentImportSection(_)));
+        assert_eq!(imports.count(), 0, "all that it imports is given");
+
+        let all = folder.path().join("all");
+        let error = export(&component, &all, "n", &to).unwrap_err().to_string();
         assert!(error.contains("no model \"n\""), "{error}");
     }
 }
