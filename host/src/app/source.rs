@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 
@@ -10,6 +11,9 @@ use crate::cache::{self, Cache, is_digest};
 
 /// The folder of the cache for what came by URLs.
 const FETCHED: &str = "sources";
+
+/// How long a server may take to be connected, and to answer. The whole body may take ten times as long.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The most bytes that a component may have which comes by a URL.
 const MOST_BYTES: u64 = 512 << 20;
@@ -78,7 +82,13 @@ fn is_there(file: &Path, sha256: &str) -> bool {
 
 fn bring(url: &str) -> anyhow::Result<Vec<u8>> {
     let mut wasm = Vec::new();
-    ureq::get(url).call()?.into_body().into_reader().take(MOST_BYTES + 1).read_to_end(&mut wasm)?;
+    let agent: ureq::Agent = ureq::Agent::config_builder()
+        .timeout_connect(Some(PATIENCE))
+        .timeout_recv_response(Some(PATIENCE))
+        .timeout_recv_body(Some(10 * PATIENCE))
+        .build()
+        .into();
+    agent.get(url).call()?.into_body().into_reader().take(MOST_BYTES + 1).read_to_end(&mut wasm)?;
     if wasm.len() as u64 > MOST_BYTES {
         bail!("it is larger than {} MiB", MOST_BYTES >> 20);
     }
