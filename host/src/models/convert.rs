@@ -17,8 +17,8 @@ const SCRIPT: &str = include_str!("convert.py");
 /// With it the script refuses, in its last line.
 const REFUSED: i32 = 3;
 
-/// Makes a folder with a model for OpenVINO of GGUF weights. `python` has the packages `openvino-genai` and
-/// `gguf`.
+/// Makes a folder with a model for OpenVINO of GGUF weights. `python` has the packages `openvino`,
+/// `openvino-genai` and `gguf`.
 ///
 /// # Errors
 ///
