@@ -1,13 +1,20 @@
 //! The second backend: the same component and the same weights, computed by OpenVINO.
 
+use std::env;
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
-use spinfer_tests::models;
-use spinfer_tests::server::{Server, Setup};
+use spinfer_tests::client::joined;
+use spinfer_tests::models::{self, Weights};
+use spinfer_tests::process::Leashed;
+use spinfer_tests::server::{Server, Setup, binary, component};
 
 const MODEL: &str = "smollm2-135m-instruct-openvino";
+const OF_LLAMA_CPP: &str = "smollm2-135m-instruct";
 
 fn setup(models: &Path) -> Setup {
     Setup { ai_models: vec![MODEL.into()], models: models.to_owned(), ..Setup::default() }
@@ -72,6 +79,142 @@ fn forks_and_ragged_batches_equal_separate_requests() {
         prompts[..2].iter().map(|prompt| texts(&server, &greedy(*prompt, 12)).remove(0)).collect();
     let expected: Vec<String> = cut.iter().flat_map(|text| vec![text.clone(); 10]).collect();
     assert_eq!(texts(&server, &waves), expected);
+}
+
+/// Ten texts, of each of which the first 32 tokens are a prompt.
+const TEXTS: [&str; 10] = [
+    "The history of the railway begins with wagonways in the mines of Europe, where carts were pulled along \
+     wooden rails by horses long before anyone had thought of steam engines or timetables.",
+    "Once upon a time, in a small village by the sea, there lived an old fisherman who had never caught a fish, \
+     although he went out in his boat every morning before the sun rose.",
+    "Photosynthesis is the process by which green plants and some other organisms use sunlight to make food from \
+     carbon dioxide and water. It takes place mainly in the leaves, whose cells have chloroplasts.",
+    "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n    if n < 2:\n        return n\n    return \
+     fibonacci(n - 1) + fibonacci(n - 2)\n\nprint(fibonacci(10))\n",
+    "Dear Sir or Madam,\n\nI am writing to apply for the position of systems engineer that you have advertised in \
+     last week's newspaper. I have worked with compilers and operating systems for ten years.",
+    "Water boils at a lower temperature on high mountains, because the pressure of the air is lower there. This is \
+     why potatoes take longer to cook in the Andes than they do in Lima.",
+    "To bake bread you need flour, water, salt and yeast. Mix the flour with the salt, dissolve the yeast in warm \
+     water, and knead everything together for ten minutes until the dough is smooth.",
+    "In 1969, humans first walked on the Moon. The flight of Apollo 11 took four days, and half a billion people \
+     watched on television as two astronauts climbed down the ladder.",
+    "The three primary colors of light are red, green and blue. A screen has tiny lamps of these three colors, and \
+     makes all others by mixing them in different amounts at every point.",
+    "Shakespeare wrote at least thirty-seven plays, among them tragedies, comedies and histories. Many of them were \
+     first performed at the Globe, a round wooden theatre on the south bank of the Thames.",
+];
+
+/// The first 32 tokens of each text.
+fn prompts(server: &Server) -> Vec<Value> {
+    TEXTS
+        .map(|text| {
+            let body = json!({"model": MODEL, "prompt": text}).to_string();
+            let answer = server.post("/tokenize", "application/json", body.as_bytes()).json();
+            let mut tokens = answer["tokens"].as_array().unwrap().clone();
+            assert!(tokens.len() >= 32, "{} tokens: {text}", tokens.len());
+            tokens.truncate(32);
+            Value::from(tokens)
+        })
+        .into()
+}
+
+/// The greedy tokens after a prompt, and how far the likeliest was above the second at each, in nats.
+fn choices(server: &Server, model: &str, prompt: &Value) -> Vec<(Value, f64)> {
+    let mut body = greedy(prompt.clone(), 32);
+    body["model"] = model.into();
+    body["logprobs"] = 2.into();
+    body["return_token_ids"] = true.into();
+    let answer = server.complete(&body);
+    assert_eq!(answer.status, 200, "{}", answer.text);
+    let answer = answer.json();
+    let choice = &answer["choices"][0];
+    let tokens = choice["token_ids"].as_array().unwrap();
+    let best = choice["logprobs"]["content"].as_array().unwrap().iter().map(|entry| {
+        let value = |rank: usize| entry["top_logprobs"][rank]["logprob"].as_f64().unwrap();
+        value(0) - value(1)
+    });
+    tokens.iter().cloned().zip(best).collect()
+}
+
+/// The same weights in both backends: llama.cpp computes with them in single precision, too, when they are stored
+/// so. With the Q4_1 file it rounds what goes into products to 8 bits, and its texts leave these earlier.
+#[test]
+fn greedy_texts_are_those_of_llama_cpp() {
+    let server = server();
+    let prompts = prompts(&server);
+    let own: Vec<_> = prompts.iter().map(|prompt| choices(&server, MODEL, prompt)).collect();
+    for weights in [Weights::F32, Weights::Q4_1] {
+        let file = weights.file();
+        let folder = file.parent().and_then(Path::parent).unwrap().to_owned();
+        let setup =
+            Setup { ai_models: vec![OF_LLAMA_CPP.into()], models: folder, ..Setup::default() };
+        let other = Server::start(&setup);
+        let (mut equal, mut margins) = (0, Vec::new());
+        for (prompt, own) in prompts.iter().zip(&own) {
+            let theirs = choices(&other, OF_LLAMA_CPP, prompt);
+            match own.iter().zip(&theirs).find(|(own, theirs)| own.0 != theirs.0) {
+                None => equal += 1,
+                Some((own, _)) => margins.push(own.1),
+            }
+        }
+        println!("{} weights in llama.cpp: {equal} of 10 texts are equal", weights.name());
+        println!("where others leave, the second choice was this far below: {margins:.3?}");
+        if weights == Weights::F32 {
+            assert!(equal >= 8, "{equal} of 10");
+            assert!(margins.iter().all(|margin| *margin <= 0.05), "{margins:?}");
+        }
+    }
+}
+
+/// What `spinfer export` lays out, under a host that isn't ours.
+#[test]
+fn stock_wasmtime_serves_the_same_component() {
+    let path = |name: &str| {
+        PathBuf::from(env::var_os(name).unwrap_or_else(|| panic!("`cargo xtask test` sets {name}")))
+    };
+    let (wasmtime, libraries) = (path("SPINFER_TEST_WASMTIME"), path("SPINFER_OPENVINO_LIBRARY"));
+    let folder = tempfile::tempdir().unwrap();
+    // It opens the library by the name that packages of Linux give it.
+    let files = fs::read_dir(&libraries).unwrap().map(|file| file.unwrap());
+    let library = files.map(|file| file.path()).find(|path| {
+        path.file_name().and_then(|name| name.to_str()).unwrap().starts_with("libopenvino_c.so.")
+    });
+    let link = folder.path().join("libopenvino_c.so");
+    symlink(fs::canonicalize(library.expect("the library")).unwrap(), link).unwrap();
+
+    let laid_out = folder.path().join("stock");
+    let mut export = Command::new(binary());
+    export.args(["export", MODEL, "--to"]).arg(&laid_out);
+    export.arg("--component").arg(component()).arg("--models").arg(models::folder());
+    let export = export.output().unwrap();
+    assert!(export.status.success(), "{}", String::from_utf8_lossy(&export.stderr));
+    let line = String::from_utf8(export.stdout).unwrap();
+    let line = line.trim().strip_prefix("wasmtime serve ").expect("a command").to_owned();
+
+    let mut serve = Command::new(wasmtime);
+    serve.args(["serve", "--addr", "127.0.0.1:0"]).args(line.split(' '));
+    let places = [folder.path(), libraries.as_path()].map(|place| place.display().to_string());
+    serve.env("LD_LIBRARY_PATH", places.join(":"));
+    let process = Leashed::start(&serve);
+    let url = process.wait(Duration::from_secs(120), |output| {
+        let (_, rest) = output.split_once("http://")?;
+        let address = rest.split_once('\n')?.0.trim_end_matches('/');
+        Some(format!("http://{address}"))
+    });
+    let url = url.unwrap_or_else(|output| panic!("wasmtime doesn't serve:\n{output}"));
+
+    let stock = Server::of_process(process, url, folder);
+
+    let body = greedy("The capital of France is", 8);
+    let answer = stock.complete(&body);
+    assert_eq!(answer.completion(), " Paris.\n\nThe answer is:");
+    assert_eq!(answer.json()["usage"]["prompt_tokens"], 5);
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 8);
+    let chunks = stock.chunks(&body);
+    assert!(chunks.len() > 4, "{chunks:?}");
+    assert_eq!(joined(&chunks), answer.completion());
+    assert_eq!(chunks.last().unwrap()["choices"][0]["finish_reason"], "length");
 }
 
 #[test]

@@ -27,6 +27,26 @@ pub struct ContextParams {
     pub unified: bool,
     /// Threads of a decode.
     pub threads: u32,
+    /// In what keys and values are kept.
+    pub kv_type: KvType,
+}
+
+/// In what keys and values of the KV cache are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvType {
+    /// Half precision, llama.cpp's default.
+    F16,
+    /// As they are computed, for references.
+    F32,
+}
+
+impl KvType {
+    fn raw(self) -> sys::ggml_type {
+        match self {
+            Self::F16 => sys::GGML_TYPE_F16,
+            Self::F32 => sys::GGML_TYPE_F32,
+        }
+    }
 }
 
 /// Why a decode failed.
@@ -121,6 +141,8 @@ impl Context {
         raw_params.kv_unified = params.unified;
         raw_params.n_threads = params.threads as i32;
         raw_params.n_threads_batch = params.threads as i32;
+        raw_params.type_k = params.kv_type.raw();
+        raw_params.type_v = params.kv_type.raw();
         raw_params.no_perf = true;
         // SAFETY: the model is alive, and the `Arc` kept below makes it outlive the context.
         let (raw, errors) =

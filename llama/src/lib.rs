@@ -14,7 +14,7 @@ mod quantize;
 mod vocab;
 
 pub use batch::Batch;
-pub use context::{Context, ContextParams, DecodeError};
+pub use context::{Context, ContextParams, DecodeError, KvType};
 pub use gpu::{GPU_BACKENDS, Gpu, gpus};
 pub use model::{LoadError, Model, ModelParams};
 pub use quantize::{Quantization, quantize};

@@ -15,6 +15,8 @@ pub enum Quantization {
     Q4_0,
     /// Blocks of 32 weights of 8 bits with a scale.
     Q8_0,
+    /// Single precision, for references.
+    F32,
 }
 
 /// Writes a model's file with its weights stored in another way; what was lost before stays lost. An
@@ -30,6 +32,7 @@ pub fn quantize(input: &Path, output: &Path, to: Quantization) -> Result<(), Loa
     params.ftype = match to {
         Quantization::Q4_0 => sys::LLAMA_FTYPE_MOSTLY_Q4_0,
         Quantization::Q8_0 => sys::LLAMA_FTYPE_MOSTLY_Q8_0,
+        Quantization::F32 => sys::LLAMA_FTYPE_ALL_F32,
     };
     // SAFETY: the paths are NUL-terminated, and they and the parameters outlive the call.
     let (code, errors) = log::capture(|| unsafe {

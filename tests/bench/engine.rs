@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Parser;
-use spinfer_llama::{Batch, Context, ContextParams, Model, ModelParams, Token};
+use spinfer_llama::{Batch, Context, ContextParams, KvType, Model, ModelParams, Token};
 use spinfer_tests::measure::{Rounds, median};
 
 const SEQUENCES: u32 = 16;
@@ -38,6 +38,7 @@ impl Way {
             outputs: SEQUENCES,
             unified: self.unified,
             threads: self.threads,
+            kv_type: KvType::F16,
         };
         Context::new(model.clone(), &params).expect("a context")
     }

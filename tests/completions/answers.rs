@@ -1,4 +1,4 @@
-//! The text of answers, whole and in chunks, against llama.cpp's own.
+//! The text of answers, whole and in chunks, against the reference's.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -6,18 +6,36 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 use spinfer_tests::client::joined;
-use spinfer_tests::reference::Reference;
+use spinfer_tests::reference::{Greedy, Reference};
 
-use crate::{MODEL, PROMPTS, SERVER, alone, greedy, with};
+use crate::{MODEL, PROMPTS, SERVER, alone, greedy, tolerance, with};
+
+/// Whether a greedy text is the expected one. Otherwise it left it where the two likeliest tokens were as near to
+/// each other as the backend's logits may move, which is said.
+fn is_expected(prompt: &str, text: &str, expected: &Greedy) -> bool {
+    let Some(margin) = expected.margin_of_difference(Reference::default_model(), text) else {
+        return true;
+    };
+    // Each of the two may have moved.
+    assert!(
+        margin <= 2.0 * tolerance(),
+        "after {prompt:?}: {text:?} instead of {:?}, {margin} apart",
+        expected.text
+    );
+    println!("after {prompt:?} the text differs from a token on whose second was {margin} below");
+    false
+}
 
 #[test]
-fn greedy_text_equals_llama_cpp_s_own() {
+fn greedy_text_equals_the_reference_s() {
     let _alone = alone();
     let reference = Reference::default_model();
     for prompt in PROMPTS {
         let expected = reference.greedy(prompt, 64);
         let answer = SERVER.complete(&greedy(prompt, 64));
-        assert_eq!(answer.completion(), expected.text, "after {prompt:?}");
+        if !is_expected(prompt, &answer.completion(), &expected) {
+            continue;
+        }
         let json = answer.json();
         let finish = if expected.ended { "stop" } else { "length" };
         assert_eq!(json["choices"][0]["finish_reason"], finish);
@@ -31,11 +49,11 @@ fn greedy_text_equals_llama_cpp_s_own() {
 }
 
 #[test]
-fn a_prompt_of_several_chunks_equals_llama_cpp_s_own() {
+fn a_prompt_of_several_chunks_gives_the_reference_s_text() {
     let _alone = alone();
     let prompt = "The history of the railway begins with wagonways in mines. ".repeat(60);
     let expected = Reference::default_model().greedy(&prompt, 16);
-    assert_eq!(SERVER.complete(&greedy(&prompt, 16)).completion(), expected.text);
+    is_expected(&prompt, &SERVER.complete(&greedy(&prompt, 16)).completion(), &expected);
 }
 
 #[test]
@@ -199,7 +217,7 @@ fn eight_at_once_are_each_what_it_is_alone() {
         let margin = expected.margin_of_difference(reference, &answer).unwrap_or(0.0);
         // Each of the two best may move that far.
         assert!(
-            margin <= 2.0 * moved,
+            margin <= 2.0 * (moved + tolerance()),
             "after {prompt:?}: {answer:?} differs at a token {margin} apart, and batching moves {moved}"
         );
     }

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use serde_json::json;
+use spinfer_tests::server::{Backend, backend};
 
 use crate::{MODEL, SERVER};
 
@@ -137,7 +138,11 @@ fn older_paths_lead_to_the_same_endpoints() {
     assert_eq!(SERVER.get("/v1/openai/v1/health").status, 200);
     assert_eq!(SERVER.get("/v1/version").json(), json!({"version": env!("CARGO_PKG_VERSION")}));
     let providers = SERVER.get("/v1/providers").json();
-    assert_eq!(providers["data"][0]["provider_id"], "ggml");
+    let provider = match backend() {
+        Backend::Ggml => "ggml",
+        Backend::Openvino => "openvino",
+    };
+    assert_eq!(providers["data"][0]["provider_id"], provider);
     assert_eq!(providers["data"][0]["health"], json!({"status": "OK"}));
 }
 

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
-use spinfer_tests::server::{Server, Setup};
+use spinfer_tests::server::{Backend, Server, Setup, backend};
 
-use crate::{MODEL, PROMPTS, SERVER, alone, greedy, with};
+use crate::{MODEL, PROMPTS, SERVER, alone, cached, greedy, prefills, with};
 
 fn texts(server: &Server, body: &Value) -> Vec<String> {
     let answer = server.complete(body);
@@ -84,8 +84,8 @@ fn eight_choices_cost_one_prefill() {
     // The last token of each choice is never computed.
     assert_eq!(cost("first", json!({"n": 8})), 1000 + 8 * 3);
     assert_eq!(cost("second", json!({"n": 2, "best_of": 8})), 1000 + 8 * 3);
-    // More choices than rows: the prompt is still there for the next wave.
-    assert_eq!(cost("third", json!({"n": 40})), 1000 + 40 * 3);
+    // More choices than rows: the prompt is still there for the next wave, if the backend keeps any.
+    assert_eq!(cost("third", json!({"n": 40})), prefills(3) * 1000 + 40 * 3);
     // Scoring and generating together compute each token once, too.
     assert_eq!(cost("fourth", json!({"n": 2, "echo": true, "logprobs": 0})), 1000 + 2 * 3);
 }
@@ -98,20 +98,24 @@ fn a_repeated_prompt_is_computed_once() {
     let body = json!({
         "model": MODEL, "prompt": ids, "max_tokens": 4, "ignore_eos": true, "temperature": 0,
     });
-    let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+    let details = |answer: &Value| answer["usage"]["prompt_tokens_details"].clone();
     let first = SERVER.complete_as("someone", &body).json();
-    assert_eq!(cached(&first), 0);
-    assert_eq!(computed("someone", &body), 1 + 3);
+    assert_eq!(details(&first), cached(0));
+    let prompt = match backend() {
+        Backend::Ggml => 1,
+        Backend::Openvino => 500,
+    };
+    assert_eq!(computed("someone", &body), prompt + 3);
     let again = SERVER.complete_as("someone", &body).json();
-    assert_eq!(cached(&again), 499);
+    assert_eq!(details(&again), cached(499));
     assert_eq!(again["usage"]["prompt_tokens"], 500, "they count all the same");
     let scored = with(&body, json!({"echo": true, "logprobs": 0}));
-    assert_eq!(cached(&SERVER.complete_as("someone", &scored).json()), 0);
+    assert_eq!(details(&SERVER.complete_as("someone", &scored).json()), cached(0));
     // Another caller has none of it.
     let other = SERVER.complete_as("someone else", &body).json();
-    assert_eq!(cached(&other), 0);
+    assert_eq!(details(&other), cached(0));
     assert_eq!(other["choices"], first["choices"]);
-    assert_eq!(cached(&SERVER.complete_as("someone else", &body).json()), 499);
+    assert_eq!(details(&SERVER.complete_as("someone else", &body).json()), cached(499));
 }
 
 #[test]
@@ -124,7 +128,7 @@ fn a_server_without_the_cache_computes_everything() {
     let (first, again) = (ask(), ask());
     assert_eq!(first["choices"], again["choices"]);
     for answer in [&first, &again] {
-        assert_eq!(answer["usage"]["prompt_tokens_details"], json!({"cached_tokens": 0}));
+        assert_eq!(answer["usage"]["prompt_tokens_details"], cached(0));
     }
     let tokens = first["usage"]["prompt_tokens"].as_u64().unwrap();
     assert_eq!(server.metric("spinfer_prefill_tokens_total"), 2 * tokens);
@@ -156,6 +160,10 @@ fn growths(model: &str, bodies: &[Value]) -> Vec<u64> {
 /// the logits of their rows, once in the host and once in the component, and by no more.
 #[test]
 fn a_large_vocabulary_takes_no_more_than_its_rows_of_logits() {
+    if backend() != Backend::Ggml {
+        println!("skipped: the model with the large vocabulary has weights for llama.cpp alone");
+        return;
+    }
     let _alone = alone();
     const ROWS: u64 = 12;
     /// What one instance's page tables, stacks and allocators may differ by.

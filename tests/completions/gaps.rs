@@ -14,12 +14,19 @@ use crate::{MODEL, SERVER, alone, error, greedy, with};
 /// Three tokens of the default model that stand for those of a model that fills gaps.
 const FIM: [u32; 3] = [4, 5, 6];
 
-/// A model folder whose weights are the default model's, with settings of its own.
+/// A model folder whose files are the default model's, with settings of its own.
 fn model_folder(root: &Path, id: &str, settings: &str) {
     let folder = root.join(id);
     fs::create_dir(&folder).expect("a folder");
-    symlink(fs::canonicalize(weights(MODEL)).expect("weights"), folder.join("model.gguf"))
-        .expect("a link");
+    let of_default = weights(MODEL);
+    for file in fs::read_dir(of_default.parent().expect("a folder")).expect("files") {
+        let file = file.expect("a file");
+        if file.file_name() == "model.toml" {
+            continue;
+        }
+        symlink(fs::canonicalize(file.path()).expect("a file"), folder.join(file.file_name()))
+            .expect("a link");
+    }
     fs::write(folder.join("model.toml"), settings).expect("settings");
 }
 

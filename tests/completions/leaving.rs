@@ -10,7 +10,7 @@ use crate::{alone, greedy, with};
 
 /// A server that computes prompts in small chunks, so that there is much to give up.
 fn server(more: &str) -> Server {
-    Server::start(&Setup { nn: format!("batch = 32\n{more}"), ..Setup::default() })
+    Server::start(&Setup { nn: format!("batch = 32\ncontext = 2560\n{more}"), ..Setup::default() })
 }
 
 /// Sends the head of a request, and of its body what there is.

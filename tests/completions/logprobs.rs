@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use spinfer_tests::client::join_choices;
 use spinfer_tests::reference::{Reference, log_softmax};
 
-use crate::{MODEL, PROMPTS, SERVER, alone, error, greedy, with};
+use crate::{MODEL, PROMPTS, SERVER, alone, error, greedy, tolerance, with};
 
 fn choice(body: &Value) -> Value {
     let answer = SERVER.complete(body);
@@ -90,10 +90,10 @@ fn check_lists(choice: &Value, prompt: usize, generated: usize, n: usize) {
     }
 }
 
-/// 20 prompts, 100 positions each: every value that an answer has, against the f64 log-softmax of
-/// llama.cpp's own logits, computed in the same chunks.
+/// 20 prompts, 100 positions each: every value that an answer has, against the f64 log-softmax of the
+/// reference's logits, computed in the same chunks.
 #[test]
-fn the_values_are_those_of_llama_cpp_s_own_logits() {
+fn the_values_are_those_of_the_reference_s_logits() {
     let _alone = alone();
     let reference = Reference::default_model();
     let (mut positions, mut worst) = (0, 0.0f64);
@@ -124,7 +124,8 @@ fn the_values_are_those_of_llama_cpp_s_own_logits() {
     }
     assert_eq!(positions, 2000);
     println!("log-probabilities of {positions} positions differ by up to {worst:e}");
-    assert!(worst <= 1e-4, "{worst}");
+    // A logit and the sum of all may both move.
+    assert!(worst <= 1e-4 + 2.0 * f64::from(tolerance()), "{worst}");
 }
 
 /// The same, while seven other requests are computed beside it.
@@ -141,8 +142,9 @@ fn values_move_no_more_than_batching_moves_them() {
             ids
         })
         .collect();
-    let moved = f64::from(reference.what_batching_moves(&ids));
+    let moved = reference.what_batching_moves(&ids);
     println!("batching moves logits by up to {moved}");
+    let moved = f64::from(moved + tolerance());
     let body = |ids: &[i32]| json!({"model": MODEL, "prompt": ids, "max_tokens": 0, "echo": true, "logprobs": 1});
     let answers: Vec<Value> = std::thread::scope(|scope| {
         let tasks: Vec<_> = ids.iter().map(|ids| scope.spawn(|| choice(&body(ids)))).collect();

@@ -11,6 +11,7 @@ use ureq::Agent;
 pub struct Client {
     agent: Agent,
     url: String,
+    model: String,
 }
 
 /// When the events of one stream came that have text: those of all its tokens but control tokens and
@@ -51,15 +52,20 @@ impl Stream {
 }
 
 impl Client {
-    /// A client of the server at that address.
+    /// A client of the default model of the server at that address.
     pub fn new(url: &str) -> Self {
-        let agent = Agent::config_builder().max_idle_connections(0).build().into();
-        Self { agent, url: format!("{url}/v1/completions") }
+        Self::of(url, "smollm2-135m-instruct")
     }
 
-    fn body(prompt: &str, max_tokens: usize, fields: &Value) -> Value {
+    /// A client of that model.
+    pub fn of(url: &str, model: &str) -> Self {
+        let agent = Agent::config_builder().max_idle_connections(0).build().into();
+        Self { agent, url: format!("{url}/v1/completions"), model: model.to_owned() }
+    }
+
+    fn body(&self, prompt: &str, max_tokens: usize, fields: &Value) -> Value {
         let mut body = json!({
-            "model": "smollm2-135m-instruct", "prompt": prompt, "max_tokens": max_tokens,
+            "model": self.model, "prompt": prompt, "max_tokens": max_tokens,
             "temperature": 0, "ignore_eos": true,
         });
         if let (Some(body), Some(fields)) = (body.as_object_mut(), fields.as_object()) {
@@ -70,7 +76,7 @@ impl Client {
 
     /// A whole answer.
     pub fn complete(&self, prompt: &str, max_tokens: usize) -> Value {
-        let body = Self::body(prompt, max_tokens, &json!({}));
+        let body = self.body(prompt, max_tokens, &json!({}));
         let mut response = self
             .agent
             .post(&self.url)
@@ -83,7 +89,7 @@ impl Client {
 
     /// A streamed answer, read to its end.
     pub fn stream(&self, prompt: &str, max_tokens: usize, fields: &Value) -> Stream {
-        let mut body = Self::body(prompt, max_tokens, fields);
+        let mut body = self.body(prompt, max_tokens, fields);
         body["stream"] = true.into();
         let body = body.to_string();
         let began = Instant::now();

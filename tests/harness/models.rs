@@ -86,10 +86,12 @@ pub enum Weights {
     Q4_0,
     /// Made from that.
     Q8_0,
+    /// The same numbers as Q4_1's, each in single precision: for references.
+    F32,
 }
 
 impl Weights {
-    /// All of them.
+    /// Those that are measured.
     pub const ALL: [Self; 3] = [Self::Q4_1, Self::Q4_0, Self::Q8_0];
 
     /// The usual name, by which it is parsed, too.
@@ -98,6 +100,7 @@ impl Weights {
             Self::Q4_1 => "q4_1",
             Self::Q4_0 => "q4_0",
             Self::Q8_0 => "q8_0",
+            Self::F32 => "f32",
         }
     }
 
@@ -111,6 +114,7 @@ impl Weights {
             Self::Q4_1 => return source,
             Self::Q4_0 => Quantization::Q4_0,
             Self::Q8_0 => Quantization::Q8_0,
+            Self::F32 => Quantization::F32,
         };
         let folder = crate::server::target().join("bench-models").join(self.name());
         let folder = folder.join("smollm2-135m-instruct");

@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use spinfer_llama::{Batch, Context, ContextParams, Model, ModelParams, Token};
+use spinfer_llama::{Batch, Context, ContextParams, KvType, Model, ModelParams, Token};
 
-use crate::models::weights;
+use crate::models::{Weights, weights};
+use crate::server::{self, Backend};
 
 /// The server's default batch: reference and server must compute the same chunks.
 const BATCH: usize = 512;
@@ -14,6 +15,7 @@ const BATCH: usize = 512;
 pub struct Reference {
     /// The model.
     pub model: Arc<Model>,
+    kv_type: KvType,
 }
 
 /// A greedy continuation.
@@ -36,24 +38,38 @@ impl Greedy {
             return None;
         }
         let same = other.bytes().zip(self.text.bytes()).take_while(|(a, b)| a == b).count();
-        let token = (0..self.tokens.len())
-            .find(|&count| reference.text(&self.tokens[..=count]).len() > same)
-            .unwrap_or(self.tokens.len() - 1);
-        Some(self.margins[token])
+        let end = |count: usize| reference.text(&self.tokens[..=count]).len();
+        let last = self.tokens.len() - 1;
+        let token = (0..last).find(|&count| end(count) >= same).unwrap_or(last);
+        // Where that token ends, the text there may be another token's beginning, too: " " or " the".
+        let next = if end(token) == same { (token + 1).min(last) } else { token };
+        Some(self.margins[token].min(self.margins[next]))
     }
 }
 
 impl Reference {
-    /// The default model, loaded once.
+    /// The default model as the backend that is tested computes it, loaded once: llama.cpp's answers are
+    /// to be these to the last bit, and OpenVINO's those of single precision, but for rounding.
     pub fn default_model() -> &'static Self {
         static REFERENCE: OnceLock<Reference> = OnceLock::new();
-        REFERENCE.get_or_init(|| Self::load(&weights("smollm2-135m-instruct")))
+        match server::backend() {
+            Backend::Ggml => {
+                REFERENCE.get_or_init(|| Self::load(&weights("smollm2-135m-instruct")))
+            }
+            Backend::Openvino => Self::single_precision(),
+        }
+    }
+
+    /// The default model's weights, computed in single precision throughout, loaded once.
+    pub fn single_precision() -> &'static Self {
+        static REFERENCE: OnceLock<Reference> = OnceLock::new();
+        REFERENCE.get_or_init(|| Self { kv_type: KvType::F32, ..Self::load(&Weights::F32.file()) })
     }
 
     /// The model of that file.
     pub fn load(path: &Path) -> Self {
         let model = Model::load(path, &ModelParams::default()).expect("the model loads");
-        Self { model: Arc::new(model) }
+        Self { model: Arc::new(model), kv_type: KvType::F16 }
     }
 
     /// A context of `sequences` sequences of 1,024 tokens.
@@ -71,6 +87,7 @@ impl Reference {
             outputs,
             unified: false,
             threads,
+            kv_type: self.kv_type,
         };
         Context::new(self.model.clone(), &params).expect("a context")
     }

@@ -105,9 +105,36 @@ pub fn probe_dependency() -> PathBuf {
     from_env("SPINFER_PROBE_DEPENDENCY", "wasm32-wasip2/release/spinfer_probe_dependency.wasm")
 }
 
-/// Which backend is tested, where models have weights for both; none: the default.
-pub fn backend() -> Option<String> {
-    std::env::var("SPINFER_TEST_BACKEND").ok().filter(|name| !name.is_empty())
+/// What computes the models.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// llama.cpp.
+    Ggml,
+    /// OpenVINO.
+    Openvino,
+}
+
+/// Which backend is tested where a model has weights for both: that of `SPINFER_TEST_BACKEND`.
+///
+/// # Panics
+/// When that is none of them.
+pub fn backend() -> Backend {
+    match std::env::var("SPINFER_TEST_BACKEND").as_deref() {
+        Ok("openvino") => Backend::Openvino,
+        Ok("ggml") | Err(_) => Backend::Ggml,
+        Ok(other) => panic!("SPINFER_TEST_BACKEND is {other:?}, but must be ggml or openvino"),
+    }
+}
+
+impl Setup {
+    /// The line of `[nn]` that chooses the backend that is tested, where the models have weights for it.
+    fn choice_of_backend(&self) -> &'static str {
+        let has = |id: &String| self.models.join(id).join("openvino_model.xml").is_file();
+        match backend() {
+            Backend::Openvino if self.ai_models.iter().all(has) => "backend = \"openvino\"\n",
+            _ => "",
+        }
+    }
 }
 
 /// A server that runs until it is dropped, or until the tests' process ends however it ends.
@@ -158,7 +185,7 @@ impl Server {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let runtime = folder.path().join("runtime.toml");
         let models = std::path::absolute(&setup.models).expect("the working directory is there");
-        let backend = backend().map_or(String::new(), |name| format!("backend = {name:?}\n"));
+        let backend = setup.choice_of_backend();
         std::fs::write(&runtime, format!("[nn]\nmodels = {models:?}\n{backend}{}\n", setup.nn))
             .expect("the runtime configuration");
         let application = setup.application.clone().unwrap_or_else(|| {
@@ -177,6 +204,12 @@ impl Server {
             .envs(setup.environment.iter().cloned());
         let process = Leashed::start(&program);
         let (url, address) = (String::new(), String::new());
+        Self { process, url, address, _folder: folder }
+    }
+
+    /// A program that serves at that URL, with the folder that it uses.
+    pub fn of_process(process: Leashed, url: String, folder: tempfile::TempDir) -> Self {
+        let address = url.rsplit('/').next().unwrap_or_default().to_owned();
         Self { process, url, address, _folder: folder }
     }
 

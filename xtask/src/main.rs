@@ -19,6 +19,7 @@ mod report;
 mod serve;
 mod suite;
 mod tools;
+mod wasmtime;
 
 use std::process::ExitCode;
 

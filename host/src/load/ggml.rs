@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use spinfer_gguf::{Header, ModelInfo, tokenizer};
-use spinfer_llama::{ContextParams, Gpu, ModelParams, gpus};
+use spinfer_llama::{ContextParams, Gpu, KvType, ModelParams, gpus};
 use spinfer_protocol::{Backend, tensor};
 
 use super::models::{LoadedModel, Models, card};
@@ -86,6 +86,7 @@ fn settings(config: &NnConfig, row_length: u32, vocab_size: u32) -> Settings {
             outputs: outputs.clamp(config.sequences, config.batch.max(config.sequences)),
             unified: false,
             threads: config.threads,
+            kv_type: KvType::F16,
         },
         max_rows: config.max_rows,
         chunk: config.chunk.min(config.batch),

@@ -11,7 +11,7 @@ use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
-use spinfer_llama::{Batch, Context as LlamaContext, ContextParams, Model, ModelParams};
+use spinfer_llama::{Batch, Context as LlamaContext, ContextParams, KvType, Model, ModelParams};
 
 use crate::cache::Cache;
 
@@ -105,6 +105,7 @@ fn try_weights(weights: &Path, ignore_pre_tokenizer: bool) -> anyhow::Result<()>
         outputs: 1,
         unified: false,
         threads: 1,
+        kv_type: KvType::F16,
     };
     let mut context = LlamaContext::new(model, &params)?;
     let mut batch = Batch::new();

@@ -3,7 +3,7 @@
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
 
-use spinfer_llama::Batch;
+use spinfer_llama::{Batch, KvType};
 use spinfer_tests::models::weights;
 
 use super::*;
@@ -45,6 +45,7 @@ fn settings() -> Settings {
             outputs: 64,
             unified: false,
             threads: 2,
+            kv_type: KvType::F16,
         },
         max_rows: 4,
         chunk: 64,

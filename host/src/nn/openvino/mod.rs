@@ -6,6 +6,8 @@
 
 pub mod library;
 mod model;
+#[cfg(test)]
+mod tests;
 mod workers;
 
 use std::fmt;
@@ -14,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use spinfer_protocol::columns::{Columns, RowTokens};
+use spinfer_protocol::columns::{Columns, Pass, RowTokens};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::convention::{self, Limits, RowLengths, RowStep, Step};
@@ -223,6 +225,7 @@ impl OpenvinoContext {
         for pass in passes {
             let Some(mut memory) = self.memory.take() else { break };
             let model = graph.model.clone();
+            let tokens = pass_tokens(step, &pass);
             let metrics = metrics.clone();
             let ran = graph.workers.run(move |scratch| {
                 let began = Instant::now();
@@ -237,9 +240,11 @@ impl OpenvinoContext {
             }
             let (memory, filled) = ran?;
             (self.memory, outputs) = (Some(memory), filled);
+            graph.metrics.generation_tokens.inc_by(tokens.generated);
+            graph.metrics.prefill_tokens.inc_by(tokens.of_prompts);
+            graph.metrics.prompt_tokens.inc_by(tokens.of_prompts);
         }
         cancelled.0 = None;
-        count(step, metrics);
         Ok(outputs)
     }
 }
@@ -248,17 +253,24 @@ fn row_tokens(row: &RowStep) -> RowTokens<'_, i32> {
     RowTokens { parent: row.parent, start: row.start as usize, tokens: &row.tokens }
 }
 
-/// Counts a step's tokens.
-fn count(step: &Step, metrics: &ModelMetrics) {
-    for row in &step.rows {
-        let tokens = row.tokens.len() as u64;
-        if row.start > 0 && tokens == 1 {
-            metrics.generation_tokens.inc();
+/// Tokens that a pass computes, without padding.
+struct PassTokens {
+    generated: u64,
+    of_prompts: u64,
+}
+
+fn pass_tokens(step: &Step, pass: &Pass) -> PassTokens {
+    let mut tokens = PassTokens { generated: 0, of_prompts: 0 };
+    let masks = pass.attention_mask.chunks(pass.attention_mask.len() / pass.rows.max(1));
+    for (row, mask) in step.rows.iter().zip(masks) {
+        let new = mask[mask.len() - pass.columns..].iter().filter(|own| **own == 1).count() as u64;
+        if row.start > 0 && row.tokens.len() == 1 {
+            tokens.generated += new;
         } else {
-            metrics.prefill_tokens.inc_by(tokens);
-            metrics.prompt_tokens.inc_by(tokens);
+            tokens.of_prompts += new;
         }
     }
+    tokens
 }
 
 /// Counts a call that is dropped before it is done.

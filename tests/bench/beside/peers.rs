@@ -1,4 +1,4 @@
-//! The two servers.
+//! The servers.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use spinfer_tests::load::Client;
+use spinfer_tests::models;
 use spinfer_tests::process::Leashed;
 use spinfer_tests::server::{Server, Setup};
 
@@ -19,6 +20,7 @@ pub struct Peer {
     pub name: &'static str,
     running: Running,
     client: Client,
+    model: &'static str,
     start: Box<dyn Fn() -> Running>,
 }
 
@@ -38,12 +40,12 @@ impl Running {
 }
 
 impl Peer {
-    fn new(name: &'static str, start: impl Fn() -> Running + 'static) -> Self {
+    fn new(name: &'static str, model: &'static str, start: impl Fn() -> Running + 'static) -> Self {
         let running = start();
-        let client = Client::new(running.url());
+        let client = Client::of(running.url(), model);
         // The first request of a server finds cold caches.
         client.complete("Once upon a time", 16);
-        Self { name, running, client, start: Box::new(start) }
+        Self { name, running, client, model, start: Box::new(start) }
     }
 
     /// A client of it.
@@ -63,7 +65,7 @@ impl Peer {
     pub fn start_another(&self) -> Duration {
         let began = Instant::now();
         let running = (self.start)();
-        Client::new(running.url()).complete("Once upon a time", 1);
+        Client::of(running.url(), self.model).complete("Once upon a time", 1);
         began.elapsed()
     }
 }
@@ -72,17 +74,29 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+const MODEL: &str = "smollm2-135m-instruct";
+
 /// Ours, with that file as the default model.
-pub fn start_spinfer(weights: &Path, nn: &str) -> Peer {
+pub fn start_spinfer(name: &'static str, weights: &Path, nn: &str) -> Peer {
     let folder = weights.parent().and_then(Path::parent).expect("models/<id>/model.gguf");
+    start_ours(name, MODEL, folder, nn)
+}
+
+/// Ours, with the default model that was converted for OpenVINO.
+pub fn start_openvino(nn: &str) -> Peer {
+    start_ours("OpenVINO", "smollm2-135m-instruct-openvino", &models::folder(), nn)
+}
+
+fn start_ours(name: &'static str, model: &'static str, folder: &Path, nn: &str) -> Peer {
     let setup = Setup {
+        ai_models: vec![model.into()],
         models: folder.to_owned(),
         nn: format!("context = {CONTEXT}\nsequences = {SEQUENCES}\n{nn}"),
         // As it runs by default.
         environment: vec![("RUST_LOG".into(), "info".into())],
         ..Setup::default()
     };
-    Peer::new("spinfer", move || Running::Spinfer(Server::start(&setup)))
+    Peer::new(name, model, move || Running::Spinfer(Server::start(&setup)))
 }
 
 /// llama.cpp's, with its own defaults but for what makes the two comparable.
@@ -91,7 +105,7 @@ pub fn start_llama_server(weights: &Path) -> Peer {
         "SPINFER_LLAMA_SERVER names llama-server; `cargo xtask bench llama_server` builds it",
     );
     let weights = weights.to_owned();
-    Peer::new("llama-server", move || {
+    Peer::new("llama-server", MODEL, move || {
         let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = free.local_addr().expect("an address").port();
         drop(free);

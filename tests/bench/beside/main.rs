@@ -1,8 +1,9 @@
-//! The server beside llama.cpp's own `llama-server`: the same weights, threads, context and prompts, in
-//! turn, in one run. Prints a table of both and of their ratios.
+//! The server with llama.cpp beside another: llama.cpp's own `llama-server`, or itself with OpenVINO. The same
+//! threads, context and prompts, in turn, in one run. Prints a table of both and of their ratios.
 //!
-//! `cargo xtask bench llama_server` builds what it needs. By hand, with `SPINFER_LLAMA_SERVER` naming the
-//! program: `cargo bench -p spinfer-tests --bench llama_server -- --rounds 7 --weights q4_1`.
+//! `cargo xtask bench llama_server` and `cargo xtask bench openvino` build what they need. By hand, with
+//! `SPINFER_LLAMA_SERVER` naming the program:
+//! `cargo bench -p spinfer-tests --bench beside -- llama-server --rounds 7 --weights q4_1`.
 
 mod bandwidth;
 mod measures;
@@ -12,18 +13,21 @@ mod table;
 use std::thread;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use spinfer_tests::load::Prompts;
 use spinfer_tests::measure::{Rounds, median};
 use spinfer_tests::models::Weights;
 
 use measures::MEASURES;
-use peers::{start_llama_server, start_spinfer};
+use peers::{start_llama_server, start_openvino, start_spinfer};
 use table::Table;
 
-/// Measures the server beside llama-server.
+/// Measures the server with llama.cpp beside another.
 #[derive(Parser)]
 struct Options {
+    /// Beside which
+    peer: OtherPeer,
+
     #[command(flatten)]
     rounds: Rounds,
 
@@ -34,6 +38,15 @@ struct Options {
     /// More lines of [nn] for our server
     #[arg(long, default_value = "")]
     nn: String,
+}
+
+/// What the server is measured beside.
+#[derive(Clone, Copy, ValueEnum)]
+enum OtherPeer {
+    /// llama.cpp's own server, with the same weights
+    LlamaServer,
+    /// The server with OpenVINO, whose weights are those of the Q4_1 file
+    Openvino,
 }
 
 fn main() {
@@ -52,7 +65,14 @@ const SETTLE: Duration = Duration::from_millis(50);
 /// One kind of weights: all measures, in rounds.
 fn compare(weights: Weights, options: &Options, bandwidth: f64) {
     let file = weights.file();
-    let peers = [start_spinfer(&file, &options.nn), start_llama_server(&file)];
+    let peers = match options.peer {
+        OtherPeer::LlamaServer => {
+            [start_spinfer("spinfer", &file, &options.nn), start_llama_server(&file)]
+        }
+        OtherPeer::Openvino => {
+            [start_spinfer("llama.cpp", &file, &options.nn), start_openvino(&options.nn)]
+        }
+    };
     let mut table = Table::new(&peers.each_ref().map(|peer| peer.name));
     let rounds = options.rounds.rounds;
     for round in 0..rounds {
