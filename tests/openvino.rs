@@ -299,6 +299,39 @@ fn a_library_that_is_not_there_or_is_another_is_named() {
     assert_refused(&nn(&file.display().to_string()), &[MODEL, "can't load", "libopenvino_c.so"]);
 }
 
+/// A library with all that is called of OpenVINO, which says that it is too old.
+#[test]
+fn an_old_library_is_refused_by_its_version() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("old.c"), folder.path().join("libopenvino_c.so"));
+    let mut text = String::from(
+        "typedef struct { const char *build, *description; } version;\n\
+         int ov_get_openvino_version(version *v) {\n\
+         v->build = \"2023.3.0-13775\"; v->description = \"OpenVINO\"; return 0; }\n\
+         void ov_version_free(version *v) {}\n",
+    );
+    for name in [
+        "core_create",
+        "core_set_property",
+        "core_read_model",
+        "core_compile_model",
+        "compiled_model_create_infer_request",
+        "infer_request_infer",
+    ] {
+        text += &format!("int ov_{name}(void) {{ return -1; }}\n");
+    }
+    text += "const char *ov_get_last_err_msg(void) { return \"\"; }\n";
+    fs::write(&source, text).unwrap();
+    let mut compile = Command::new("cc");
+    compile.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
+    assert!(compile.status().unwrap().success());
+    let setup = Setup {
+        nn: format!("[nn.openvino]\nlibrary = {:?}", library.display().to_string()),
+        ..setup(&models::folder())
+    };
+    assert_refused(&setup, &[MODEL, "libopenvino_c.so", "2025.1 or later", "2023.3.0-13775"]);
+}
+
 #[test]
 fn damaged_models_are_named() {
     let folder = copy();

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use libloading::Library;
 
 /// The name of the library for C; packages append versions.
@@ -15,8 +15,8 @@ const NAME: &str = "libopenvino_c.so";
 /// Says where it is, where the settings don't: the file, or a folder that has it.
 const VARIABLE: &str = "SPINFER_OPENVINO_LIBRARY";
 
-/// The oldest version whose stateful models have what is needed, a year.
-const OLDEST: u32 = 2024;
+/// The oldest version that the bindings take: element types had other numbers before.
+const OLDEST: &str = "2025.1";
 
 /// What is called of the library. The bindings end the process when they miss one.
 const SYMBOLS: [&str; 8] = [
@@ -39,15 +39,10 @@ pub fn load(setting: Option<&Path>) -> anyhow::Result<String> {
         None => find()?,
     };
     check(&path)?;
-    openvino_sys::library::load_from(path.clone()).map_err(anyhow::Error::msg)?;
-    let version = openvino::version().build_number;
-    let year = version.split('.').next().and_then(|year| year.parse::<u32>().ok());
-    ensure!(
-        year.is_some_and(|year| year >= OLDEST),
-        "{} is OpenVINO {version}, but it must be {OLDEST} or later",
-        path.display()
-    );
-    Ok(version)
+    openvino_sys::library::load_from(path.clone()).map_err(anyhow::Error::msg).with_context(
+        || format!("{} can't be used: OpenVINO must be {OLDEST} or later", path.display()),
+    )?;
+    Ok(openvino::version().build_number)
 }
 
 /// Sees whether it can be loaded and is what it is named.
